@@ -1,0 +1,31 @@
+"""Who works, and where the work may go: agents, handoffs, routes, parallel groups, and the crew."""
+
+from crew.agents.agent import (
+    Agent,
+    AgentTool,
+    Handoff,
+    HandoffFilter,
+    OnError,
+    Parallel,
+    Quorum,
+    Route,
+    handoff,
+    handoffs_of,
+    name_of,
+)
+from crew.agents.crew import Crew
+
+__all__ = [
+    "Agent",
+    "AgentTool",
+    "Crew",
+    "Handoff",
+    "HandoffFilter",
+    "OnError",
+    "Parallel",
+    "Quorum",
+    "Route",
+    "handoff",
+    "handoffs_of",
+    "name_of",
+]

@@ -1,0 +1,177 @@
+"""What can be wrong with a crew's graph; each function finds one kind of problem, and all are told at once."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from crew.agents.agent import Agent, AgentTool, Parallel, Quorum, handoffs_of, name_of
+from crew.errors import nearest
+from crew.tools.tool import NAME as TOOL_NAME
+
+NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+Node = Agent | Parallel
+
+
+def problems_of(agents: Sequence[Agent], groups: Sequence[Parallel], entry: Node | str | None) -> Iterator[str]:
+    """Everything that is wrong with this graph."""
+    if not agents:
+        yield "it has no agents; give at least one"
+        return
+
+    yield from _names(agents, groups)
+    nodes: dict[str, Node] = {node.name: node for node in (*agents, *groups)}
+    dangling = [*_references(nodes, entry)]
+    yield from dangling
+
+    for agent in agents:
+        yield from _agent(agent)
+
+    for group in groups:
+        yield from _group(group, nodes)
+
+    if not dangling:
+        start = name_of(entry) if entry is not None else agents[0].name
+        yield from _unreachable(nodes, start)
+        yield from _endless(nodes)
+
+
+def _names(agents: Sequence[Agent], groups: Sequence[Parallel]) -> Iterator[str]:
+    for name, times in Counter(node.name for node in (*agents, *groups)).items():
+        if not NAME.fullmatch(name):
+            yield f"the name {name!r} must be 1–128 of A–Z a–z 0–9 _ -"
+
+        if times > 1:
+            yield f"the name {name!r} is used {times} times; each agent and group needs its own"
+
+
+def ways(node: Node) -> Iterator[tuple[str, Node | str]]:
+    """Where the work may go from here, and by which way."""
+    if isinstance(node, Agent):
+        yield from (("a handoff", handoff.to) for handoff in handoffs_of(node))
+        yield from ((f"the route {route.signal!r}", route.to) for route in node.routes if route.to is not None)
+    else:
+        yield from (("a branch", branch) for branch in node.branches)
+
+    if node.then is not None:
+        yield "then", node.then
+
+
+def _references(nodes: dict[str, Node], entry: Node | str | None) -> Iterator[str]:
+    if entry is not None:
+        yield from _reference("the entry", entry, nodes)
+
+    for node in nodes.values():
+        for way, target in ways(node):
+            yield from _reference(f"{way} of {node.name!r}", target, nodes)
+
+
+def _reference(what: str, target: Node | str, nodes: dict[str, Node]) -> Iterator[str]:
+    name = name_of(target)
+
+    if name not in nodes:
+        yield f"{what} leads to {name!r}, which is not in the crew. {nearest(name, nodes)}"
+    elif not isinstance(target, str) and nodes[name] is not target:
+        yield f"{what} leads to another object named {name!r} than the crew's; use the same one, or the name"
+
+
+def _agent(agent: Agent) -> Iterator[str]:
+    if not agent.model:
+        yield f"agent {agent.name!r} has no model; give one, such as model='openai:gpt-5-mini' or a ScriptedProvider"
+
+    names = [used.name for used in agent.tools if not callable(used) or hasattr(used, "name")]
+    transfers = [handoff.tool_name for handoff in handoffs_of(agent)]
+
+    for name, times in Counter(names + transfers).items():
+        if times > 1:
+            clash = "a tool clashes with a handoff" if name in names and name in transfers else "the name is used twice"
+            yield f"agent {agent.name!r} has {times} tools named {name!r}: {clash}"
+
+        if not TOOL_NAME.fullmatch(name):
+            yield f"agent {agent.name!r}: the tool name {name!r} must be 1–64 of A–Z a–z 0–9 _ -"
+
+    for signal, times in Counter(route.signal for route in agent.routes).items():
+        if not signal.strip():
+            yield f"agent {agent.name!r} has a route with a blank signal {signal!r}"
+        elif times > 1:
+            yield f"agent {agent.name!r} has {times} routes for {signal!r}; only the first would ever be taken"
+
+
+def _group(group: Parallel, nodes: dict[str, Node]) -> Iterator[str]:
+    if not group.branches:
+        yield f"group {group.name!r} has no branches; give at least one agent"
+
+    for name in group.branch_names:
+        if isinstance(nodes.get(name), Parallel):
+            yield f"group {group.name!r} has the group {name!r} as a branch; a branch is an agent (its then may be a group)"
+
+    match group.on_error:
+        case Quorum(n=n):
+            if not isinstance(n, int) or not 1 <= n <= len(group.branches):
+                yield f"group {group.name!r}: Quorum({n!r}) must be 1–{len(group.branches)}, the number of its branches"
+        case "collect" | "fail_fast" | "first_success":
+            pass
+        case other:
+            known = "'collect', 'fail_fast', 'first_success' or Quorum(n)"
+            yield f"group {group.name!r}: on_error must be {known}, not {other!r}"
+
+    if group.timeout is not None and not group.timeout > 0:
+        yield f"group {group.name!r}: timeout must be a number of seconds above 0, not {group.timeout!r}"
+
+    if group.max_concurrency is not None and group.max_concurrency < 1:
+        yield f"group {group.name!r}: max_concurrency must be at least 1, not {group.max_concurrency!r}"
+
+
+def _unreachable(nodes: dict[str, Node], start: str) -> Iterator[str]:
+    seen = {start}
+    waiting = [start]
+
+    while waiting:
+        for name in _onwards(nodes[waiting.pop()]):
+            if name in nodes and name not in seen:
+                seen.add(name)
+                waiting.append(name)
+
+    for name in nodes:
+        if name not in seen:
+            yield f"{name!r} can't be reached from {start!r}: no handoff, route, then, branch or tool leads to it"
+
+
+def _onwards(node: Node) -> Iterable[str]:
+    yield from (name_of(target) for _, target in ways(node))
+
+    if isinstance(node, Agent):
+        for used in node.tools:
+            if isinstance(used, AgentTool):
+                yield used.agent.name
+                yield from _onwards(used.agent)
+
+
+def _endless(nodes: dict[str, Node]) -> Iterator[str]:
+    """Chains of `then` that come back to where they began, where no reply can lead out of them."""
+    told: set[str] = set()
+
+    for name in nodes:
+        chain: list[str] = []
+        at: str | None = name
+
+        while at is not None and at not in chain:
+            chain.append(at)
+            then = nodes[at].then
+            at = None if then is None else name_of(then)
+
+        circle = chain[chain.index(at) :] if at is not None else []
+
+        if circle and told.isdisjoint(circle) and not any(_leads_out(nodes[member], circle) for member in circle):
+            told.update(circle)
+            yield f"then leads in a circle without an exit: {' → '.join([*circle, circle[0]])}; add a route that ends it"
+
+
+def _leads_out(node: Node, circle: Sequence[str]) -> bool:
+    if not isinstance(node, Agent):
+        return False
+
+    targets = [route.target for route in node.routes] + [handoff.target for handoff in handoffs_of(node)]
+    return node.wait_for_signal or any(target is None or target not in circle for target in targets)

@@ -1,0 +1,162 @@
+"""The doors to what is outside the core, one method wide each, and the values that pass through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from crew.messages import Message, ProviderData, Rendered, ToolCall, Usage
+
+# ------------------------------------------------------------------------------------------ who answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec(Rendered):
+    """What a model is told of one tool."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSpec(Rendered):
+    """The JSON schema that a structured reply must fit."""
+
+    name: str
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """How a model is asked. None leaves the provider's default; what a provider does not know is refused by it."""
+
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    reasoning: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    thinking_tokens: int | None = None
+    tool_choice: str | None = None
+    parallel_tool_calls: bool | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One question to a model. `turn` counts this agent's requests in the conversation, from 0."""
+
+    messages: tuple[Message, ...]
+    instructions: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    output: OutputSpec | None = None
+    agent: str = ""
+    run_id: str = ""
+    conversation_id: str = ""
+    turn: int = 0
+
+
+FinishReason = Literal["stop", "calls", "length", "refusal", "filter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReply:
+    """One answer of a model."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    usage: Usage = field(default_factory=lambda: Usage(requests=1))
+    finish_reason: FinishReason = "stop"
+    provider_data: ProviderData | None = None
+    model: str = ""
+    response_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """A piece of a reply on its way."""
+
+    text: str
+    kind: Literal["text", "thinking", "arguments", "restart"] = "text"
+
+
+OnDelta = Callable[[Delta], None]
+
+
+@runtime_checkable
+class Provider(Protocol):
+    """Who answers. `name` and `model` say who, `profile` names the rules that its requests must keep."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def profile(self) -> str: ...
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply: ...
+
+
+# ------------------------------------------------------------------------------- what the model gets to see
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A message in the history, its place in the transcript, and its estimated tokens."""
+
+    message: Message
+    position: int
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """What stays or leaves as one: a message alone, or calls with their results.
+
+    `opens` marks a user's message, which opens a turn. `mandatory` groups are never evicted.
+    """
+
+    entries: tuple[Entry, ...]
+    size: int
+    tokens: int
+    kind: Literal["system", "user", "reply", "exchange", "results"]
+    mandatory: bool = False
+
+    @property
+    def opens(self) -> bool:
+        return self.kind == "user"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How large a history may be, and how far a pruning cuts. No limit: unbounded."""
+
+    limit: int | None
+    target: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What a policy decided: what stays, what leaves, what is masked, what a summary shall stand for, and why."""
+
+    kept: tuple[Group, ...]
+    evicted: tuple[Group, ...] = ()
+    masked: tuple[str, ...] = ()
+    to_summarise: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class Policy(Protocol):
+    """Decides what of a history stays. Pure; it sees groups, so that it can't orphan a call."""
+
+    @property
+    def name(self) -> str: ...
+
+    def prune(self, history: Sequence[Group], budget: Budget) -> Pruned: ...
+
+
+class TokenCounter(Protocol):
+    """Counts the tokens of a text."""
+
+    def count(self, text: str) -> int: ...

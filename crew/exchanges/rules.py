@@ -1,0 +1,83 @@
+"""Whether a conversation is one that its provider accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from crew.errors import Violation
+from crew.exchanges.profiles import STRICTEST, Profile
+from crew.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, ToolResult, is_empty, opens
+
+
+def validate(messages: Sequence[Message], profile: Profile = STRICTEST) -> list[Violation]:
+    """Everything that this provider would refuse; an empty list is a valid conversation."""
+    if not messages:
+        return [Violation(rule="empty", text="There is no message; at least one is needed.")]
+
+    found = [*_edges(messages, profile)]
+    used: set[str] = set()
+
+    for index, message in enumerate(messages):
+        if is_empty(message):
+            found.append(_at(index, "empty_text", f"the {message.role} message holds nothing that can be sent"))
+
+        if isinstance(message, AssistantMessage):
+            found.extend(_calls(index, message, profile, used))
+            following = messages[index + 1] if index + 1 < len(messages) else None
+            answers = following.results if isinstance(following, ToolMessage) else ()
+            found.extend(_pairs(index, message.calls, answers))
+        elif isinstance(message, ToolMessage) and not (index and isinstance(messages[index - 1], AssistantMessage)):
+            found.append(_at(index, "orphan_result", "tool results follow no assistant message with calls"))
+
+    return found
+
+
+def _at(index: int, rule: str, text: str, value: object = None, limit: object = None) -> Violation:
+    return Violation(rule=rule, text=f"messages[{index}]: {text}.", index=index, value=value, limit=limit)
+
+
+def _edges(messages: Sequence[Message], profile: Profile) -> Iterable[Violation]:
+    first = next((i for i, m in enumerate(messages) if not isinstance(m, SystemMessage)), None)
+
+    if profile.opens_with_user and (first is None or not opens(messages[first])):
+        yield _at(first or 0, "opening", "the conversation must open with a user message")
+
+    last = messages[-1]
+    # An assistant message with open calls is told of by the pairing rule.
+    if profile.ends_with_user and isinstance(last, AssistantMessage) and not last.calls:
+        yield _at(len(messages) - 1, "ending", "the conversation must end with a user or tool message")
+
+
+def _calls(index: int, message: AssistantMessage, profile: Profile, used: set[str]) -> Iterable[Violation]:
+    for call in message.calls:
+        if call.id in used:
+            yield _at(index, "duplicate_call", f"the call id {call.id!r} is used twice", call.id)
+        elif not profile.takes_id(call.id):
+            limit = profile.call_id_length
+            yield _at(index, "call_id", f"the call id {call.id!r} must be 1–{limit} of A–Z a–z 0–9 _ -", call.id, limit)
+
+        used.add(call.id)
+
+        if profile.fit_name(call.name) != call.name:
+            limit = profile.tool_name_length
+            text = f"the tool name {call.name!r} must be 1–{limit} of A–Z a–z 0–9 _ -"
+            yield _at(index, "tool_name", text, call.name, limit)
+
+
+def _pairs(index: int, calls: Sequence[ToolCall], answers: Sequence[ToolResult]) -> Iterable[Violation]:
+    asked = [call.id for call in calls]
+    given = [result.call_id for result in answers]
+
+    if asked == given:
+        return
+
+    if missing := [id for id in asked if id not in given]:
+        yield _at(index, "unanswered_call", f"the calls {missing!r} have no result", missing)
+
+    if orphans := [id for id in given if id not in asked]:
+        yield _at(index + 1, "orphan_result", f"the results {orphans!r} answer no call", orphans)
+
+    if len(set(given)) < len(given):
+        yield _at(index + 1, "duplicate_result", "a call is answered twice", given)
+    elif not missing and not orphans:
+        yield _at(index + 1, "result_order", "the results are not in the order of their calls", given)

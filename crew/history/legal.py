@@ -1,0 +1,158 @@
+"""Which groups may leave a history, in which order, and how any policy's decision is kept lawful."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from crew.doors import Entry, Group, Pruned
+from crew.exchanges import group
+from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, weight
+
+_STANDS_ALONE = ("user", "join", "marker")
+
+
+def survey(entries: Sequence[Entry], goal: str) -> tuple[Group, ...]:
+    """The history as groups, the mandatory ones marked: goal, system messages (identical ones once), frontier."""
+    seen: set[str] = set()
+    found: list[Group] = []
+
+    for span in group([entry.message for entry in entries]):
+        members = tuple(entries[span])
+        first = members[0].message
+        must = False
+
+        if isinstance(first, SystemMessage):
+            must = first.text not in seen
+            seen.add(first.text)
+
+        found.append(
+            Group(
+                entries=members,
+                size=sum(weight(entry.message) for entry in members),
+                tokens=sum(entry.tokens for entry in members),
+                kind=_kind(first),
+                mandatory=must or (bool(goal) and first.id == goal),
+            )
+        )
+
+    for index in _frontier(found):
+        found[index] = replace(found[index], mandatory=True)
+
+    return tuple(found)
+
+
+def _kind(first: Message) -> Literal["system", "user", "reply", "exchange", "results"]:
+    match first:
+        case SystemMessage():
+            return "system"
+        case AssistantMessage():
+            return "exchange" if first.calls else "reply"
+        case ToolMessage():
+            return "results"
+        case _:
+            return "user"
+
+
+def _frontier(groups: Sequence[Group]) -> Iterator[int]:
+    """The newest group; for what the framework or a pause's answer adds to a reply, that reply too."""
+    last = len(groups) - 1
+
+    if last < 0:
+        return
+
+    yield last
+    newest = groups[last].entries[0].message
+
+    if isinstance(newest, UserMessage) and newest.origin not in _STANDS_ALONE and last and groups[last - 1].kind == "reply":
+        yield last - 1
+
+
+def departures(groups: Sequence[Group]) -> Iterator[tuple[int, ...]]:
+    """What may leave, oldest first: the groups of a turn, and with the last of them the message that opened it.
+
+    So a cut inside a turn leaves that turn's user message standing, and the history always opens with one.
+    """
+    for opener, members in _turns(groups):
+        leaving = [(index,) for index in members if not groups[index].mandatory]
+
+        if opener is not None and not groups[opener].mandatory and not _holds(groups, members):
+            leaving = [*leaving[:-1], (*(leaving[-1] if leaving else ()), opener)]
+
+        yield from leaving
+
+
+def _last_resort(groups: Sequence[Group]) -> Iterator[int]:
+    """User messages whose own turn has to stay: they leave only when nothing else is left to make room."""
+    for opener, members in _turns(groups):
+        if opener is not None and not groups[opener].mandatory and _holds(groups, members):
+            yield opener
+
+
+def _holds(groups: Sequence[Group], members: Sequence[int]) -> bool:
+    return any(groups[index].mandatory and groups[index].kind != "system" for index in members)
+
+
+def _turns(groups: Sequence[Group]) -> Iterator[tuple[int | None, list[int]]]:
+    opener: int | None = None
+    members: list[int] = []
+
+    for index, candidate in enumerate(groups):
+        if candidate.opens:
+            yield opener, members
+            opener, members = index, []
+        else:
+            members.append(index)
+
+    yield opener, members
+
+
+def evict(groups: Sequence[Group], gone: set[int], *, target: int, limit: int) -> set[int]:
+    """The indexes that leave, beside those already gone, so that `target` messages stay, or at the most `limit`."""
+    size = sum(g.size for index, g in enumerate(groups) if index not in gone)
+    gone = set(gone)
+
+    for floor, units in ((target, departures(groups)), (limit, ((index,) for index in _last_resort(groups)))):
+        for unit in units:
+            if size <= floor:
+                break
+
+            fresh = [index for index in unit if index not in gone]
+            gone.update(fresh)
+            size -= sum(groups[index].size for index in fresh)
+
+    return gone
+
+
+def settle(groups: Sequence[Group], verdict: Pruned, limit: int) -> Pruned:
+    """A policy's decision made lawful: the mandatory part stays, the bound holds, a user's message comes first."""
+    kept = {g.entries[0].position for g in verdict.kept}
+    gone = {i for i, g in enumerate(groups) if not g.mandatory and g.entries[0].position not in kept}
+    gone = _opening(groups, evict(groups, gone, target=limit, limit=limit), limit)
+    return replace(
+        verdict,
+        kept=tuple(g for i, g in enumerate(groups) if i not in gone),
+        evicted=tuple(g for i, g in enumerate(groups) if i in gone),
+    )
+
+
+def _opening(groups: Sequence[Group], gone: set[int], limit: int) -> set[int]:
+    """Bring the opener of the first turn back, or let that turn's beginning go with it."""
+    for opener, members in _turns(groups):
+        staying = [i for i in members if i not in gone and groups[i].kind != "system"]
+
+        if opener is not None and opener not in gone:
+            return gone
+
+        if not staying:
+            continue
+
+        size = sum(g.size for i, g in enumerate(groups) if i not in gone)
+
+        if opener is not None and size + groups[opener].size <= limit:
+            return gone - {opener}
+
+        gone = gone | {i for i in staying if not groups[i].mandatory}
+
+    return gone

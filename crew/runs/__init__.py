@@ -1,0 +1,48 @@
+"""A run as data: its state, its events, its limits, its result, and the doors that speak of it."""
+
+from crew.runs.doors import Observer, RunStore, Stored
+from crew.runs.events import Event
+from crew.runs.limits import Limits
+from crew.runs.result import Metrics, RunResult
+from crew.runs.state import (
+    AskModel,
+    AwaitInput,
+    Branch,
+    CallTools,
+    Finished,
+    Next,
+    OpenCall,
+    Pause,
+    RunBranches,
+    RunState,
+    StopReason,
+    Tally,
+    ToolTally,
+    is_blocked,
+    pauses,
+)
+
+__all__ = [
+    "AskModel",
+    "AwaitInput",
+    "Branch",
+    "CallTools",
+    "Event",
+    "Finished",
+    "Limits",
+    "Metrics",
+    "Next",
+    "Observer",
+    "OpenCall",
+    "Pause",
+    "RunBranches",
+    "RunResult",
+    "RunState",
+    "RunStore",
+    "StopReason",
+    "Stored",
+    "Tally",
+    "ToolTally",
+    "is_blocked",
+    "pauses",
+]

@@ -1,0 +1,293 @@
+"""What happens in a run, as typed values: one stream for the caller, the terminal, logs, traces and the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator
+
+from crew.messages import AssistantMessage, Message, ToolCall, ToolResult, Usage
+from crew.runs.state import Pause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """What every event says: in which run, by which agent, as which one, when."""
+
+    run_id: str = ""
+    agent: str = ""
+    sequence: int = 0
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Stamp):
+    """A run begins; the last of the messages is its goal, those before it came in as history."""
+
+    messages: tuple[Message, ...]
+    tokens: tuple[int, ...]
+    repairs: tuple[str, ...] = ()
+    kind: Literal["run_started"] = "run_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStarted(Stamp):
+    """An agent takes over."""
+
+    kind: Literal["agent_started"] = "agent_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(Stamp):
+    """A model is asked."""
+
+    provider: str
+    model: str
+    messages: int
+    tokens: int
+    kind: Literal["asked"] = "asked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta(Stamp):
+    """A piece of a reply on its way; not stored."""
+
+    text: str
+    channel: Literal["text", "thinking", "arguments", "restart"] = "text"
+    kind: Literal["text_delta"] = "text_delta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replied(Stamp):
+    """A model replied; the message is whole, also where not all of its calls are accepted."""
+
+    message: AssistantMessage
+    usage: Usage
+    tokens: int
+    finish_reason: str = "stop"
+    model: str = ""
+    response_id: str = ""
+    kind: Literal["replied"] = "replied"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyEmpty(Stamp):
+    """The reply held nothing; `final` if it had been asked once more already."""
+
+    outcome: Literal["asked_again", "final"]
+    kind: Literal["reply_empty"] = "reply_empty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallHeld(Stamp):
+    """A call waits for a person's approval."""
+
+    call_id: str
+    kind: Literal["call_held"] = "call_held"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsStarted(Stamp):
+    """Calls begin. Committed before they do, so that after a crash it is known which ones are in doubt."""
+
+    calls: tuple[ToolCall, ...]
+    kind: Literal["tools_started"] = "tools_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolProgress(Stamp):
+    """What a tool showed while it works; not stored."""
+
+    call_id: str
+    data: Any
+    kind: Literal["tool_progress"] = "tool_progress"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolReturned(Stamp):
+    """A call is answered."""
+
+    result: ToolResult
+    tokens: int
+    seconds: float = 0.0
+    kind: Literal["tool_returned"] = "tool_returned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallsDeclined(Stamp):
+    """A reply asked for more calls than are accepted."""
+
+    calls: tuple[str, ...]
+    accepted: int
+    kind: Literal["calls_declined"] = "calls_declined"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOff(Stamp):
+    """The work goes to another agent or group."""
+
+    target: str
+    call_id: str
+    kind: Literal["handed_off"] = "handed_off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed(Stamp):
+    """A signal, or `then`, sends the work on; no target: the run ends."""
+
+    signal: str
+    target: str | None
+    kind: Literal["routed"] = "routed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchStarted(Stamp):
+    """A branch of a group, or an agent called as a tool, begins as a run of its own."""
+
+    branch: str
+    group: str = ""
+    kind: Literal["branch_started"] = "branch_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchFinished(Stamp):
+    """A branch, or an agent called as a tool, has ended."""
+
+    branch: str
+    outcome: str
+    error: str = ""
+    group: str = ""
+    kind: Literal["branch_finished"] = "branch_finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchTimedOut(Stamp):
+    """The group's time is over; what has not ended by now has failed."""
+
+    group: str
+    seconds: float
+    kind: Literal["branch_timed_out"] = "branch_timed_out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPruned(Stamp):
+    """Messages left the history; they stay in the transcript."""
+
+    policy: str
+    reason: str
+    before: int
+    after: int
+    limit: int
+    evicted: tuple[str, ...]
+    tokens_before: int
+    tokens_after: int
+    kind: Literal["history_pruned"] = "history_pruned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRepaired(Stamp):
+    """A history that came in broken was mended."""
+
+    changes: tuple[str, ...]
+    where: Literal["door", "view"] = "door"
+    kind: Literal["history_repaired"] = "history_repaired"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(Stamp):
+    """Something that a person may want to know before it becomes a problem."""
+
+    text: str
+    kind: Literal["warned"] = "warned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageChanged(Stamp):
+    """What this run has spent so far."""
+
+    usage: Usage
+    kind: Literal["usage_changed"] = "usage_changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused(Stamp):
+    """The run waits for a person."""
+
+    pauses: tuple[Pause, ...]
+    kind: Literal["paused"] = "paused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed(Stamp):
+    """The run goes on, with these answers; what had begun when it was interrupted is in doubt."""
+
+    answers: dict[str, Any] = field(default_factory=dict)
+    in_doubt: tuple[str, ...] = ()
+    kind: Literal["resumed"] = "resumed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitReached(Stamp):
+    """A limit ends the run."""
+
+    limit: str
+    value: float
+    kind: Literal["limit_reached"] = "limit_reached"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled(Stamp):
+    """Somebody asked for the end."""
+
+    kind: Literal["cancelled"] = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailed(Stamp):
+    """A run, or a branch, can't go on."""
+
+    error: str
+    error_type: str = ""
+    kind: Literal["run_failed"] = "run_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished(Stamp):
+    """The last event of a run that returns."""
+
+    stop_reason: str
+    output: str
+    usage: Usage
+    kind: Literal["run_finished"] = "run_finished"
+
+
+Event = Annotated[
+    RunStarted
+    | AgentStarted
+    | Asked
+    | TextDelta
+    | Replied
+    | ReplyEmpty
+    | CallHeld
+    | ToolsStarted
+    | ToolProgress
+    | ToolReturned
+    | CallsDeclined
+    | HandedOff
+    | Routed
+    | BranchStarted
+    | BranchFinished
+    | BranchTimedOut
+    | HistoryPruned
+    | HistoryRepaired
+    | Warned
+    | UsageChanged
+    | Paused
+    | Resumed
+    | LimitReached
+    | Cancelled
+    | RunFailed
+    | RunFinished,
+    Discriminator("kind"),
+]

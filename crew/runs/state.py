@@ -1,0 +1,205 @@
+"""A run as data: what happened, what is shown, and what is next. Encode it, forget everything, decode it, go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import Discriminator
+
+from crew.history import History, View
+from crew.messages import Message, ToolCall, ToolResult, Transcript, Usage
+from crew.runs.limits import Limits
+
+StopReason = Literal["completed", "paused", "limit", "cancelled"]
+
+# ------------------------------------------------------------------------------------------------ what is next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskModel:
+    """The agent's model is asked. `again` says why it is asked once more for the same step."""
+
+    again: Literal["", "empty"] = ""
+    kind: Literal["ask_model"] = "ask_model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCall:
+    """One accepted call and how far it has come.
+
+    ready: may start · started: begun, not back · held: waits for approval · in_doubt: begun before a crash, and
+    nobody knows whether it took effect · child: an agent works on it as a run of its own · done.
+    """
+
+    call: ToolCall
+    status: Literal["ready", "started", "held", "in_doubt", "child", "done"] = "ready"
+    approved: bool = False
+    result: ToolResult | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTools:
+    """The calls of the newest reply are run. `handoff` is the id of the call that hands the work over."""
+
+    calls: tuple[OpenCall, ...]
+    handoff: str = ""
+    declined: tuple[str, ...] = ()
+    kind: Literal["call_tools"] = "call_tools"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunBranches:
+    """The branches of a group work; `branches` are their keys among the children, in declared order."""
+
+    group: str
+    branches: tuple[str, ...]
+    kind: Literal["run_branches"] = "run_branches"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitInput:
+    """The run waits for a person's words."""
+
+    pause_id: str
+    kind: Literal["await_input"] = "await_input"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """Nothing is next. A branch that failed says why; a whole run that fails is not finished: it can be resumed."""
+
+    stop_reason: StopReason | Literal["failed"]
+    output: str = ""
+    error: str = ""
+    kind: Literal["finished"] = "finished"
+
+
+Next = Annotated[AskModel | CallTools | RunBranches | AwaitInput | Finished, Discriminator("kind")]
+
+# ------------------------------------------------------------------------------------------------ the state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """What a run waits for. The answer: a text for `input`; True, False or a reason for `approval`;
+    {"done": result}, "run again" or "skip" for `in_doubt`."""
+
+    id: str
+    reason: Literal["input", "approval", "in_doubt"]
+    run_id: str
+    agent: str
+    text: str
+    call: ToolCall | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolTally:
+    """How often a tool was called, and how often that went wrong."""
+
+    calls: int = 0
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What is counted along the way, branches included."""
+
+    usage: Usage = field(default_factory=Usage)
+    rounds: int = 0
+    handoffs: int = 0
+    forks: int = 0
+    messages_pruned: int = 0
+    prunings: tuple[tuple[int, int], ...] = ()
+    by_agent: dict[str, Usage] = field(default_factory=dict)
+    by_tool: dict[str, ToolTally] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A branch, or an agent called as a tool, that has ended: what it came to, and everything that happened in it."""
+
+    run_id: str
+    agent: str
+    outcome: Literal["completed", "limit", "failed", "cancelled"]
+    output: str
+    error: str
+    usage: Usage
+    transcript: tuple[Message, ...]
+    branches: tuple[Branch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """Everything that a run is. `children` are the branches and called agents under way, by key."""
+
+    run_id: str
+    conversation_id: str
+    crew: str
+    agent: str
+    limits: Limits
+    next: Next = field(default_factory=AskModel)
+    history: History = field(default_factory=History)
+    transcript: Transcript = field(default_factory=Transcript)
+    forked_at: int = 0
+    views: dict[str, View] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+    sequence: int = 0
+    active_seconds: float = 0.0
+    seen_at: float = 0.0
+    children: dict[str, RunState] = field(default_factory=dict)
+    branches: tuple[Branch, ...] = ()
+
+
+def pauses(state: RunState) -> tuple[Pause, ...]:
+    """Everything that this run and what it started wait for, in order."""
+    found: list[Pause] = []
+
+    match state.next:
+        case AwaitInput(pause_id=id):
+            text = state.transcript[-1]
+            words = getattr(text, "text", "")
+            found.append(Pause(id=id, reason="input", run_id=state.run_id, agent=state.agent, text=words))
+        case CallTools(calls=calls):
+            found.extend(_of_call(state, open) for open in calls if open.status in ("held", "in_doubt"))
+        case _:
+            pass
+
+    for child in state.children.values():
+        found.extend(pauses(child))
+
+    return tuple(found)
+
+
+def _of_call(state: RunState, open: OpenCall) -> Pause:
+    words = f"{open.call.name}({open.call.arguments})"
+    id = f"{state.run_id}:{open.call.id}"
+
+    if open.status == "held":
+        text = f"May {state.agent} call {words}?"
+        return Pause(id=id, reason="approval", run_id=state.run_id, agent=state.agent, text=text, call=open.call)
+
+    text = f"{words} was begun, and it is not known whether it took effect."
+    return Pause(id=id, reason="in_doubt", run_id=state.run_id, agent=state.agent, text=text, call=open.call)
+
+
+def is_blocked(state: RunState) -> bool:
+    """Whether nothing can happen before a person answers."""
+    match state.next:
+        case AwaitInput():
+            return True
+        case CallTools(calls=calls):
+            waiting = [open for open in calls if open.status != "done"]
+            return bool(waiting) and all(_waits(state, open) for open in waiting)
+        case RunBranches(branches=keys):
+            live = [state.children[key] for key in keys if not isinstance(state.children[key].next, Finished)]
+            return bool(live) and all(is_blocked(child) for child in live)
+        case _:
+            return False
+
+
+def _waits(state: RunState, open: OpenCall) -> bool:
+    if open.status == "child":
+        return is_blocked(state.children[open.call.id])
+
+    return open.status in ("held", "in_doubt")
