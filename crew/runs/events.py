@@ -220,10 +220,9 @@ class Paused(Stamp):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed(Stamp):
-    """The run goes on, with these answers; what had begun when it was interrupted is in doubt."""
+    """The run goes on, with these answers."""
 
     answers: dict[str, Any] = field(default_factory=dict)
-    in_doubt: tuple[str, ...] = ()
     kind: Literal["resumed"] = "resumed"
 
 

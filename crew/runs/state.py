@@ -20,7 +20,7 @@ StopReason = Literal["completed", "paused", "limit", "cancelled"]
 class AskModel:
     """The agent's model is asked. `again` says why it is asked once more for the same step."""
 
-    again: Literal["", "empty"] = ""
+    again: Literal["", "empty", "output"] = ""
     kind: Literal["ask_model"] = "ask_model"
 
 

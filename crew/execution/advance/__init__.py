@@ -1,0 +1,158 @@
+"""`advance(plan, state, event)`: the state after an event, and what there is to tell of it. Pure.
+
+A run is a tree: branches and called agents are states within the state, and an event finds its own by its run id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from crew.execution.advance.calls import close_if_answered, on_result
+from crew.execution.advance.draft import Draft, spent
+from crew.execution.advance.ending import on_end, on_timeout
+from crew.execution.advance.fork import evaluate, fork, returned
+from crew.execution.advance.reply import on_reply
+from crew.execution.advance.resume import on_resume
+from crew.execution.plan import Plan
+from crew.runs import CallTools, Event, Finished, RunBranches, RunState, is_blocked, pauses
+from crew.runs.events import (
+    AgentStarted,
+    BranchTimedOut,
+    CallHeld,
+    Cancelled,
+    HistoryRepaired,
+    LimitReached,
+    Paused,
+    Replied,
+    Resumed,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    ToolReturned,
+    ToolsStarted,
+)
+
+__all__ = ["advance", "at", "spent"]
+
+Happening = (
+    RunStarted
+    | Replied
+    | CallHeld
+    | ToolsStarted
+    | ToolReturned
+    | BranchTimedOut
+    | Resumed
+    | LimitReached
+    | Cancelled
+    | RunFailed
+)
+"""The events that move a state; all others only tell of what a move did."""
+
+
+def advance(plan: Plan, state: RunState, event: Happening) -> tuple[RunState, tuple[Event, ...]]:
+    """The next state and the events that follow from this one, numbered after it."""
+    idle = isinstance(event, Resumed)
+    elapsed = 0.0 if idle or not state.seen_at else max(0.0, event.at - state.seen_at)
+    state = replace(state, seen_at=event.at, active_seconds=state.active_seconds + elapsed)
+    draft = _step(plan, state, event)
+
+    if isinstance(draft.state.next, Finished):
+        end = draft.state.next
+        draft.say(RunFinished, stop_reason=end.stop_reason, output=end.output, usage=spent(draft.state))
+    elif is_blocked(draft.state) and (idle or not is_blocked(state)):
+        draft.say(Paused, pauses=pauses(draft.state))
+
+    told = tuple(replace(e, sequence=event.sequence + 1 + i) for i, e in enumerate(draft.out))
+    return replace(draft.state, sequence=event.sequence + len(told)), told
+
+
+def at(state: RunState, run_id: str) -> RunState | None:
+    """The run of this id within the tree; None if it has ended and left."""
+    if run_id == state.run_id:
+        return state
+
+    for child in state.children.values():
+        if run_id == child.run_id or run_id.startswith(f"{child.run_id}/"):
+            return at(child, run_id)
+
+    return None
+
+
+def _step(plan: Plan, state: RunState, event: Happening) -> Draft:
+    draft = Draft(plan, state, event)
+
+    if event.run_id == state.run_id:
+        _own(draft, event)
+        return draft
+
+    key = next(k for k, c in state.children.items() if event.run_id == c.run_id or event.run_id.startswith(f"{c.run_id}/"))
+    child = replace(state.children[key], seen_at=state.seen_at, active_seconds=state.active_seconds)
+    step = _step(plan, child, event)
+    draft.out.extend(step.out)
+    draft.set(children={**state.children, key: step.state})
+    settle_child(draft, key)
+    return draft
+
+
+def settle_child(draft: Draft, key: str) -> None:
+    """A child moved: if it has ended, what waits for it may go on."""
+    child = draft.state.children[key]
+
+    if not isinstance(child.next, Finished):
+        return
+
+    match draft.state.next:
+        case RunBranches():
+            evaluate(draft)
+        case CallTools():
+            returned(draft, key)
+            close_if_answered(draft)
+        case _:
+            pass
+
+
+def _own(draft: Draft, event: Happening) -> None:
+    match event:
+        case RunStarted():
+            _begin(draft, event)
+        case Replied():
+            on_reply(draft, event)
+        case CallHeld():
+            _mark(draft, {event.call_id}, "held")
+        case ToolsStarted():
+            _mark(draft, {call.id for call in event.calls}, "started")
+        case ToolReturned():
+            on_result(draft, event)
+        case BranchTimedOut():
+            on_timeout(draft, event)
+        case Resumed():
+            on_resume(draft, event, settle_child)
+        case LimitReached() | Cancelled():
+            on_end(draft, event)
+        case RunFailed():
+            draft.set(next=Finished(stop_reason="failed", error=event.error, output=draft.last_words()))
+        case _:
+            assert_never(event)
+
+
+def _begin(draft: Draft, event: RunStarted) -> None:
+    if event.repairs:
+        draft.say(HistoryRepaired, changes=event.repairs)
+
+    draft.begin(event.messages, event.tokens)
+    group = draft.plan.groups.get(draft.state.agent)
+
+    if group is not None:
+        fork(draft, group)
+        return
+
+    draft.say(AgentStarted)
+    draft.ask()
+
+
+def _mark(draft: Draft, ids: set[str], status: str) -> None:
+    now = draft.state.next
+    assert isinstance(now, CallTools)
+    calls = tuple(replace(open, status=status) if open.call.id in ids else open for open in now.calls)
+    draft.set(next=replace(now, calls=calls))

@@ -1,0 +1,186 @@
+"""From the calls of a reply to their results, and on to whom the work is handed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pydantic import ValidationError
+
+from crew.agents import Handoff
+from crew.exchanges import STRICTEST
+from crew.execution.advance.draft import Draft
+from crew.execution.advance.fork import call_agent, fork
+from crew.execution.plan import Toolkit
+from crew.history import View, cross, estimate
+from crew.messages import AssistantMessage, ProviderData, SystemMessage, ToolCall, ToolMessage, ToolResult
+from crew.runs import CallTools, OpenCall, ToolTally
+from crew.runs.events import AgentStarted, CallsDeclined, HandedOff, ToolReturned
+
+
+def open_calls(draft: Draft, reply: AssistantMessage, tokens: int) -> None:
+    """The reply enters the history with the calls that are accepted; what needs no work is answered at once."""
+    reply = _with_good_ids(draft, reply)
+    kit = draft.plan.toolkits[draft.state.agent]
+    accepted = _accepted(draft, reply.calls, kit)
+    declined = tuple(call.name for call in reply.calls if call not in accepted)
+    shown = reply
+
+    if declined:
+        draft.say(CallsDeclined, calls=declined, accepted=len(accepted))
+        ids = {call.id for call in accepted}
+        shown = replace(reply, calls=accepted, provider_data=_trimmed(reply.provider_data, reply.calls, ids))
+
+    draft.append(reply, tokens, shown=shown)
+    winner, answered = _handoffs(accepted, kit)
+    calls = tuple(_open(call, answered.get(call.id)) for call in accepted)
+    draft.set(next=CallTools(calls=calls, handoff=winner, declined=declined))
+
+    for call in accepted:
+        if call.name in kit.agents:
+            call_agent(draft, call, kit.agents[call.name], sum(c.name in kit.agents for c in accepted))
+
+    close_if_answered(draft)
+
+
+def _open(call: ToolCall, result: ToolResult | None) -> OpenCall:
+    return OpenCall(call=call) if result is None else OpenCall(call=call, status="done", result=result)
+
+
+def _with_good_ids(draft: Draft, reply: AssistantMessage) -> AssistantMessage:
+    """Ids that are reused, or that some provider would not take, are renamed before anybody sees them."""
+    shown = (entry.message for entry in draft.state.history.entries)
+    used = {call.id for message in shown if isinstance(message, AssistantMessage) for call in message.calls}
+    calls: list[ToolCall] = []
+
+    for number, call in enumerate(reply.calls):
+        good = call.id not in used and STRICTEST.takes_id(call.id)
+        calls.append(call if good else replace(call, id=f"call_{draft.event.sequence}_{number}"))
+        used.add(calls[-1].id)
+
+    same = tuple(calls) == reply.calls
+    return reply if same else replace(reply, calls=tuple(calls), provider_data=None)
+
+
+def _accepted(draft: Draft, calls: tuple[ToolCall, ...], kit: Toolkit) -> tuple[ToolCall, ...]:
+    """The first calls, as many as fit beside what must stay; the first handoff is always among them."""
+    room = draft.state.limits.tool_calls_per_turn
+
+    if draft.plan.budget.limit is not None:
+        entries = draft.state.history.entries
+        systems = len({entry.message.text for entry in entries if isinstance(entry.message, SystemMessage)})
+        room = min(room, draft.plan.budget.limit - systems - 2)
+
+    room = max(1, room)
+    first = next((index for index, call in enumerate(calls) if call.name in kit.handoffs), 0)
+    return calls[:room] if first < room else (*calls[: room - 1], calls[first])
+
+
+def _trimmed(data: ProviderData | None, calls: Sequence[ToolCall], kept: set[str]) -> ProviderData | None:
+    gone = {call.id for call in calls} - kept
+    return data and replace(data, items=tuple(item for item in data.items if item.get("call_id") not in gone))
+
+
+def _handoffs(calls: Sequence[ToolCall], kit: Toolkit) -> tuple[str, dict[str, ToolResult]]:
+    """Which call hands the work over (the first that can), and the answers to all that tried."""
+    winner = ""
+    answers: dict[str, ToolResult] = {}
+
+    for call in calls:
+        if call.name not in kit.handoffs:
+            continue
+
+        problem = _payload_problem(kit.handoffs[call.name], call)
+
+        if problem:
+            answers[call.id] = ToolResult(call_id=call.id, name=call.name, text=problem, outcome="error")
+        elif winner:
+            text = "Not done: the work can be handed over once in a reply, and another handoff came first."
+            answers[call.id] = ToolResult(call_id=call.id, name=call.name, text=text, outcome="error")
+        else:
+            winner = call.id
+            text = f"The work is handed to {kit.handoffs[call.name].target}."
+            answers[call.id] = ToolResult(call_id=call.id, name=call.name, text=text)
+
+    return winner, answers
+
+
+def _payload_problem(handoff: Handoff, call: ToolCall) -> str:
+    try:
+        if handoff.payload is not None:
+            handoff.payload.model_validate_json(call.arguments or "{}")
+        else:
+            json.loads(call.arguments or "{}")
+    except (ValidationError, ValueError) as error:
+        return f"The arguments are not valid: {error}. Call it again with arguments that fit its schema."
+
+    return ""
+
+
+def on_result(draft: Draft, event: ToolReturned) -> None:
+    """A call came back."""
+    answer(draft, event.result)
+    close_if_answered(draft)
+
+
+def answer(draft: Draft, result: ToolResult) -> None:
+    """Write a call's result down."""
+    now = draft.state.next
+    assert isinstance(now, CallTools)
+    calls = tuple(
+        replace(open, status="done", result=result) if open.call.id == result.call_id else open for open in now.calls
+    )
+    by_tool = draft.state.tally.by_tool
+    tally = by_tool.get(result.name, ToolTally())
+    tally = ToolTally(calls=tally.calls + 1, errors=tally.errors + (result.outcome == "error"))
+    draft.count(by_tool={**by_tool, result.name: tally})
+    draft.set(next=replace(now, calls=calls))
+
+
+def close_if_answered(draft: Draft) -> None:
+    """Once every call is answered, the results enter the history as one message, and the work goes on."""
+    now = draft.state.next
+
+    if not isinstance(now, CallTools) or any(open.result is None for open in now.calls):
+        return
+
+    results = [open.result for open in now.calls if open.result is not None]
+
+    if now.declined:
+        names = ", ".join(now.declined)
+        note = f"\n[{len(now.declined)} more calls were not run, at most {len(results)} fit in one turn: {names}.]"
+        results[-1] = replace(results[-1], text=results[-1].text + note)
+
+    draft.append(ToolMessage(tuple(results)), sum(estimate(result.text) + 4 for result in results))
+
+    if now.handoff:
+        call = next(open.call for open in now.calls if open.call.id == now.handoff)
+        _hand_over(draft, call)
+    else:
+        draft.ask()
+
+
+def _hand_over(draft: Draft, call: ToolCall) -> None:
+    state = draft.state
+    handoff = draft.plan.toolkits[state.agent].handoffs[call.name]
+    limit = state.limits.handoffs
+
+    if limit is not None and state.tally.handoffs >= limit:
+        draft.stop_at("handoffs", limit)
+        return
+
+    draft.count(handoffs=state.tally.handoffs + 1)
+    draft.say(HandedOff, target=handoff.target, call_id=call.id)
+    start = state.history.entries[-2].position
+    group = draft.plan.groups.get(handoff.target)
+
+    if group is not None:
+        crossing = cross(View(), state.history, start, handoff.history)
+        fork(draft, group, crossing)
+        return
+
+    view = cross(state.views.get(handoff.target, View()), state.history, start, handoff.history)
+    draft.set(agent=handoff.target, views={**state.views, handoff.target: view})
+    draft.say(AgentStarted)
+    draft.ask()

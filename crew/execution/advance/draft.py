@@ -1,0 +1,145 @@
+"""One step in the making: the state as it becomes, and what there is to tell of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from crew.doors import Entry, Pruned
+from crew.execution.plan import Plan
+from crew.history import History, estimate_message
+from crew.messages import Message, Usage, UserMessage
+from crew.runs import AskModel, Event, Finished, RunState
+from crew.runs.events import HistoryPruned, LimitReached, Stamp
+from crew.runs.state import StopReason
+
+Told = TypeVar("Told", bound=Stamp)
+
+
+class Draft:
+    """Local to one `advance`, which is pure: nothing of it is left but the new state and the events."""
+
+    def __init__(self, plan: Plan, state: RunState, event: Event) -> None:
+        self.plan, self.state, self.event = plan, state, event
+        self.out: list[Event] = []
+        self._born = 0
+
+    def set(self, **changes: Any) -> None:
+        """Change the state."""
+        self.state = replace(self.state, **changes)
+
+    def count(self, **changes: Any) -> None:
+        """Change the tally."""
+        self.set(tally=replace(self.state.tally, **changes))
+
+    def say(self, kind: type[Told], **facts: Any) -> None:
+        """Tell of something, in this run's name."""
+        told = kind(run_id=self.state.run_id, agent=self.state.agent, at=self.event.at, **facts)
+        self.out.append(told)  # type: ignore[arg-type]
+
+    # ------------------------------------------------------------------------------------------ the one append
+
+    def append(self, message: Message, tokens: int | None = None, *, shown: Message | None = None) -> None:
+        """A message enters transcript and history; where the history shows it in part, `shown` is that part."""
+        entry = self._record(message, tokens, shown)
+        history, pruned = self.state.history.append(entry, policy=self.plan.policy, budget=self.plan.budget)
+        self._accept(history, pruned)
+
+    def conclude(self, message: Message, tokens: int) -> None:
+        """The reply that ends the run enters; it never overflows."""
+        entry = self._record(message, tokens, None)
+        history, pruned = self.state.history.conclude(entry, policy=self.plan.policy, budget=self.plan.budget)
+        self._accept(history, pruned)
+
+    def begin(self, messages: tuple[Message, ...], tokens: tuple[int, ...]) -> None:
+        """What came in, the goal last, enters at once and is pruned once."""
+        entries = [self._record(m, n, None) for m, n in zip(messages, tokens, strict=True)]
+        start = replace(self.state.history, goal=messages[-1].id)
+        self._accept(*start.append(*entries, policy=self.plan.policy, budget=self.plan.budget))
+
+    def _record(self, message: Message, tokens: int | None, shown: Message | None) -> Entry:
+        message = self._named(message)
+        transcript = self.state.transcript
+        self.set(transcript=transcript.append(message))
+        counted = estimate_message(message) if tokens is None else tokens
+        part = message if shown is None else replace(shown, id=message.id, time=message.time)
+        return Entry(message=part, position=len(transcript), tokens=counted)
+
+    def _named(self, message: Message) -> Message:
+        if message.id:
+            return message
+
+        self._born += 1
+        return replace(message, id=f"{self.state.run_id}:{self.event.sequence}.{self._born}", time=self.event.at)
+
+    def _accept(self, history: History, pruned: Pruned | None) -> None:
+        self.set(history=history)
+
+        if pruned is None or self.plan.budget.limit is None:
+            return
+
+        before = sum(g.size for g in (*pruned.kept, *pruned.evicted))
+        tally = self.state.tally
+        self.count(
+            messages_pruned=tally.messages_pruned + before - history.size,
+            prunings=(*tally.prunings, (before, history.size)),
+        )
+        self.say(
+            HistoryPruned,
+            policy=self.plan.policy.name,
+            reason=pruned.reason,
+            before=before,
+            after=history.size,
+            limit=self.plan.budget.limit,
+            evicted=tuple(entry.message.id for g in pruned.evicted for entry in g.entries),
+            tokens_before=sum(g.tokens for g in (*pruned.kept, *pruned.evicted)),
+            tokens_after=sum(g.tokens for g in pruned.kept),
+        )
+
+    # ------------------------------------------------------------------------------------------ what comes next
+
+    def ask(self) -> None:
+        """The agent's model is next, unless a limit says otherwise."""
+        limits, tally = self.state.limits, self.state.tally
+        spent: list[tuple[str, float | None, float | None]] = [
+            ("rounds", tally.rounds, limits.rounds),
+            ("tokens", tally.usage.total_tokens, limits.tokens),
+            ("cost_usd", tally.usage.cost, limits.cost_usd),
+            ("seconds", self.state.active_seconds, limits.seconds),
+        ]
+
+        for name, value, limit in spent:
+            if limit is not None and value is not None and value >= limit:
+                self.stop_at(name, limit)
+                return
+
+        self.set(next=AskModel())
+
+    def stop_at(self, limit: str, value: float) -> None:
+        """A limit ends the run, with the work so far."""
+        self.say(LimitReached, limit=limit, value=value)
+        self.finish("limit", self.last_words())
+
+    def finish(self, stop_reason: StopReason, output: str) -> None:
+        """Nothing is next."""
+        self.set(next=Finished(stop_reason=stop_reason, output=output))
+
+    def last_words(self) -> str:
+        """The newest text that an agent of this run wrote."""
+        own = range(len(self.state.transcript) - 1, self.state.forked_at - 1, -1)
+        texts = (self.state.transcript[i] for i in own)
+        return next((m.text for m in texts if m.role == "assistant" and m.text.strip()), "")
+
+    def tell(self, text: str, origin: Any) -> None:
+        """The framework says something in the user's place, so that the next request ends with a user message."""
+        self.append(UserMessage(text, origin=origin))
+
+
+def spent(state: RunState) -> Usage:
+    """What this run and everything that it started have used."""
+    total = state.tally.usage
+
+    for child in state.children.values():
+        total = total + spent(child)
+
+    return total

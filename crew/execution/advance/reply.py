@@ -1,0 +1,135 @@
+"""What a model's reply leads to: calls, a route, a pause, the next agent, or the end."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from pydantic import ValidationError
+
+from crew.agents import Agent, Route
+from crew.errors import OutputInvalid
+from crew.execution.advance.calls import open_calls
+from crew.execution.advance.draft import Draft
+from crew.execution.advance.fork import fork
+from crew.history import View
+from crew.messages import AssistantMessage, is_empty
+from crew.runs import AskModel, AwaitInput
+from crew.runs.events import AgentStarted, Replied, ReplyEmpty, Routed, UsageChanged
+
+
+def on_reply(draft: Draft, event: Replied) -> None:
+    """A model replied."""
+    state = draft.state
+    agent, tally = draft.plan.agents[state.agent], state.tally
+    again = state.next.again if isinstance(state.next, AskModel) else ""
+    mine = tally.by_agent.get(agent.name)
+    view = state.views.get(agent.name, View())
+    draft.count(
+        usage=tally.usage + event.usage,
+        rounds=tally.rounds + 1,
+        by_agent={**tally.by_agent, agent.name: event.usage if mine is None else mine + event.usage},
+    )
+    draft.set(views={**state.views, agent.name: replace(view, turn=view.turn + 1)})
+    draft.say(UsageChanged, usage=draft.state.tally.usage)
+
+    if is_empty(event.message):
+        _empty(draft, again)
+    elif event.message.calls:
+        open_calls(draft, event.message, event.tokens)
+    else:
+        _plain(draft, agent, event.message, event.tokens, again)
+
+
+def _empty(draft: Draft, again: str) -> None:
+    if again == "empty":
+        draft.say(ReplyEmpty, outcome="final")
+        draft.finish("completed", "")
+        return
+
+    draft.say(ReplyEmpty, outcome="asked_again")
+    draft.ask()
+
+    if isinstance(draft.state.next, AskModel):
+        draft.set(next=AskModel(again="empty"))
+
+
+def _plain(draft: Draft, agent: Agent, message: AssistantMessage, tokens: int, again: str) -> None:
+    route = _matching(agent, message.text)
+
+    if route is not None:
+        draft.say(Routed, signal=route.signal, target=route.target)
+        _onwards(draft, message, tokens, route.target, f"the signal {route.signal}", "route")
+    elif agent.output is not None and (problem := _misfit(agent, message.text)):
+        _ask_to_mend(draft, agent, message, tokens, problem, again)
+    elif agent.wait_for_signal:
+        draft.append(message, tokens)
+        draft.set(next=AwaitInput(pause_id=f"{draft.state.run_id}:input.{draft.event.sequence}"))
+    elif agent.then is not None:
+        target = agent.then if isinstance(agent.then, str) else agent.then.name
+        draft.say(Routed, signal="", target=target)
+        _onwards(draft, message, tokens, target, "its turn", "then")
+    else:
+        _onwards(draft, message, tokens, None, "", "then")
+
+
+def _onwards(draft: Draft, message: AssistantMessage, tokens: int, target: str | None, why: str, origin: str) -> None:
+    if target is None:
+        draft.conclude(message, tokens)
+        draft.finish("completed", message.text)
+        return
+
+    draft.append(message, tokens)
+    source = draft.state.agent
+
+    if target in draft.plan.groups:
+        fork(draft, draft.plan.groups[target])
+        return
+
+    draft.set(agent=target)
+    draft.say(AgentStarted)
+    draft.tell(f"[{source} passed the work on to you, {target}, by {why}. Go on with the user's request.]", origin)
+    draft.ask()
+
+
+def _matching(agent: Agent, text: str) -> Route | None:
+    """The route whose signal is in the text: exactly, else without case, else with white space folded; in order."""
+
+    def folded(words: str) -> str:
+        return re.sub(r"\s+", "", words.casefold())
+
+    for read in (str, str.casefold, folded):
+        for route in agent.routes:
+            if read(route.signal) in read(text):
+                return route
+
+    return None
+
+
+def _misfit(agent: Agent, text: str) -> str:
+    assert agent.output is not None
+
+    try:
+        agent.output.model_validate_json(text)
+    except ValidationError as error:
+        return str(error)
+
+    return ""
+
+
+def _ask_to_mend(
+    draft: Draft, agent: Agent, message: AssistantMessage, tokens: int, problem: str, again: str
+) -> None:
+    assert agent.output is not None
+
+    if again == "output":
+        raise OutputInvalid(
+            f"The reply of {agent.name!r} does not fit {agent.output.__name__} after one repair round: {problem}"
+        )
+
+    draft.append(message, tokens)
+    draft.tell(f"[Your answer does not fit the schema: {problem}\nAnswer again, with JSON that fits it and nothing else.]", "output")
+    draft.ask()
+
+    if isinstance(draft.state.next, AskModel):
+        draft.set(next=AskModel(again="output"))

@@ -1,0 +1,74 @@
+"""A person's answers, and what a crash left in doubt, become the next steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from crew.execution.advance.calls import answer, close_if_answered
+from crew.execution.advance.draft import Draft
+from crew.messages import ToolResult, clean
+from crew.runs import AwaitInput, CallTools, OpenCall
+from crew.runs.events import Resumed
+from crew.tools import cut, to_text
+
+
+def on_resume(draft: Draft, event: Resumed, settle_child: Callable[[Draft, str], None]) -> None:
+    """Answers go to the pauses that they name, anywhere in the tree."""
+    for key, child in draft.state.children.items():
+        inner = Draft(draft.plan, child, event)
+        on_resume(inner, event, settle_child)
+        draft.out.extend(inner.out)
+        draft.set(children={**draft.state.children, key: inner.state})
+
+    match draft.state.next:
+        case AwaitInput(pause_id=id):
+            if id in event.answers:
+                draft.tell(clean(event.answers[id]), "answer")
+                draft.ask()
+        case CallTools(calls=calls):
+            for open in calls:
+                _call(draft, open, event.answers)
+
+            close_if_answered(draft)
+        case _:
+            pass
+
+    for key in [*draft.state.children]:
+        if key in draft.state.children:
+            settle_child(draft, key)
+
+
+def _call(draft: Draft, open: OpenCall, answers: dict[str, Any]) -> None:
+    id = f"{draft.state.run_id}:{open.call.id}"
+
+    if open.status == "started":
+        tool = draft.plan.toolkits[draft.state.agent].tools.get(open.call.name)
+        _mark(draft, open, status="ready" if tool is not None and tool.effect == "read" else "in_doubt")
+    elif open.status in ("held", "in_doubt") and id in answers:
+        _decide(draft, open, answers[id])
+
+
+def _decide(draft: Draft, open: OpenCall, given: Any) -> None:
+    match given:
+        case True | "run again":
+            _mark(draft, open, status="ready", approved=True)
+        case False:
+            _say(draft, open, "Not done: a person declined this call.", "error")
+        case "skip":
+            _say(draft, open, "[Skipped: it is not known whether this call took effect.]", "error")
+        case {"done": result}:
+            _say(draft, open, cut(to_text(result), 20_000) or "(no output)", "ok")
+        case reason:
+            _say(draft, open, f"Not done: a person declined this call: {clean(str(reason))}", "error")
+
+
+def _say(draft: Draft, open: OpenCall, text: str, outcome: Any) -> None:
+    answer(draft, ToolResult(call_id=open.call.id, name=open.call.name, text=text, outcome=outcome))
+
+
+def _mark(draft: Draft, open: OpenCall, **changes: Any) -> None:
+    now = draft.state.next
+    assert isinstance(now, CallTools)
+    draft.set(next=replace(now, calls=tuple(replace(c, **changes) if c.call.id == open.call.id else c for c in now.calls)))

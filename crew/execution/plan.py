@@ -1,0 +1,75 @@
+"""What stays the same in every step of every run: the crew's graph, what each agent may call, and the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from crew.agents import Agent, AgentTool, Crew, Handoff, Parallel, handoffs_of
+from crew.doors import Budget, OutputSpec, Policy, ToolSpec
+from crew.history import estimate
+from crew.tools import Tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Toolkit:
+    """What one agent may call, by name, and how its model is told of it; computed once."""
+
+    tools: Mapping[str, Tool]
+    agents: Mapping[str, AgentTool]
+    handoffs: Mapping[str, Handoff]
+    specs: tuple[ToolSpec, ...]
+    output: OutputSpec | None
+    tokens: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(spec.name for spec in self.specs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """A crew made ready to run under one history policy."""
+
+    crew: Crew
+    agents: Mapping[str, Agent]
+    groups: Mapping[str, Parallel]
+    toolkits: Mapping[str, Toolkit]
+    policy: Policy
+    budget: Budget
+
+
+def plan_for(crew: Crew, policy: Policy, budget: Budget) -> Plan:
+    """Compile a crew."""
+    groups = {group.name: group for group in crew.groups}
+    agents = crew.members
+    toolkits = {name: _toolkit(agent, agents, groups) for name, agent in agents.items()}
+    return Plan(crew=crew, agents=agents, groups=groups, toolkits=toolkits, policy=policy, budget=budget)
+
+
+def _toolkit(agent: Agent, agents: Mapping[str, Agent], groups: Mapping[str, Parallel]) -> Toolkit:
+    tools = {used.name: used for used in agent.tools if isinstance(used, Tool)}
+    callable_agents = {used.name: used for used in agent.tools if isinstance(used, AgentTool)}
+    handoffs = {handoff.tool_name: handoff for handoff in handoffs_of(agent)}
+    specs = (
+        *(used.spec for used in agent.tools if isinstance(used, Tool | AgentTool)),
+        *(_transfer(handoff, agents, groups) for handoff in handoffs.values()),
+    )
+    tokens = estimate(agent.instructions) + sum(
+        estimate(f"{spec.name} {spec.description} {dict(spec.parameters)!r}") for spec in specs
+    )
+    output = OutputSpec(name=agent.output.__name__, schema=agent.output.model_json_schema()) if agent.output else None
+    return Toolkit(
+        tools=tools, agents=callable_agents, handoffs=handoffs, specs=specs, output=output, tokens=tokens
+    )
+
+
+def _transfer(handoff: Handoff, agents: Mapping[str, Agent], groups: Mapping[str, Parallel]) -> ToolSpec:
+    if handoff.target in groups:
+        purpose = f"The agents {', '.join(groups[handoff.target].branch_names)}, at the same time."
+    else:
+        purpose = agents[handoff.target].purpose
+
+    empty = {"type": "object", "properties": {}, "additionalProperties": False}
+    parameters = handoff.payload.model_json_schema() if handoff.payload else empty
+    return ToolSpec(name=handoff.tool_name, description=f"Hand the work to {handoff.target}. {purpose}", parameters=parameters)
