@@ -1,0 +1,28 @@
+"""How much the tests do: a quick, repeatable sample by default, the long versions under CREW_SOAK=1."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+SOAK = os.environ.get("CREW_SOAK") == "1"
+SOAK_EXAMPLES = int(os.environ.get("CREW_SOAK_EXAMPLES", "100000"))
+
+# Deadlines and the too_slow check would fail on a busy machine for what is not the code's fault.
+settings.register_profile("base", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Derandomized: the same examples on every run, so that a red test is about the change and nothing else.
+settings.register_profile("fast", settings.get_profile("base"), derandomize=True, max_examples=100)
+# Random on purpose: each soak looks somewhere else, and prints what repeats a failure.
+settings.register_profile("soak", settings.get_profile("base"), max_examples=SOAK_EXAMPLES, print_blob=True)
+settings.load_profile("soak" if SOAK else "fast")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the tests marked `soak` out unless CREW_SOAK=1."""
+    if SOAK:
+        return
+
+    soaking = [item for item in items if item.get_closest_marker("soak")]
+    if soaking:
+        config.hook.pytest_deselected(items=soaking)
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
