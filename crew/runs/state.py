@@ -11,7 +11,8 @@ from crew.history import History, View
 from crew.messages import Message, ToolCall, ToolResult, Transcript, Usage
 from crew.runs.limits import Limits
 
-StopReason = Literal["completed", "paused", "limit", "cancelled"]
+StopReason = Literal["completed", "paused", "limit", "cancelled", "failed"]
+"""How a run stopped. `failed` is never returned: it stands in the result that a `RunError` carries."""
 
 # ------------------------------------------------------------------------------------------------ what is next
 
@@ -69,7 +70,7 @@ class AwaitInput:
 class Finished:
     """Nothing is next. A branch that failed says why; a whole run that fails is not finished: it can be resumed."""
 
-    stop_reason: StopReason | Literal["failed"]
+    stop_reason: StopReason
     output: str = ""
     error: str = ""
     kind: Literal["finished"] = "finished"

@@ -1,0 +1,158 @@
+"""Calling tools: all calls of a reply at once, each answered in words, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from crew.errors import describe, nearest
+from crew.execution.advance import spent
+from crew.execution.group import together
+from crew.execution.run import Run
+from crew.execution.thread import on_daemon_thread
+from crew.history import estimate
+from crew.messages import ToolCall, ToolResult
+from crew.runs import CallTools, OpenCall, RunState, is_blocked
+from crew.runs.events import CallHeld, ToolProgress, ToolReturned, ToolsStarted, Warned
+from crew.tools import ArgumentsRefused, Context, Tool, cut, to_text
+
+BATCH_SECONDS = 60.0
+EMPTY_OUTPUT = "(no output)"
+
+Drive = Callable[[Run, str], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    call: ToolCall
+    tool: Tool
+    arguments: dict[str, Any]
+
+
+async def call(run: Run, state: RunState, now: CallTools, drive: Drive) -> None:
+    """Run the calls that can run; those that need a person's word are held."""
+    ready: list[_Ready] = []
+
+    for open in now.calls:
+        if open.status == "ready" and (prepared := await _prepare(run, state, open)):
+            ready.append(prepared)
+
+    if ready:
+        calls = tuple(r.call for r in ready)
+        await run.record(ToolsStarted(run_id=state.run_id, calls=calls))
+
+    seconds = max([BATCH_SECONDS, *(r.tool.timeout for r in ready)])
+    deadline = asyncio.get_running_loop().time() + seconds
+    working = [_answer(run, state, r, deadline) for r in ready]
+    asked = [state.children[open.call.id] for open in now.calls if open.status == "child"]
+    await together([*working, *(drive(run, child.run_id) for child in asked if not is_blocked(child))])
+
+
+async def _prepare(run: Run, state: RunState, open: OpenCall) -> _Ready | None:
+    """The call with its tool and arguments; None if it is answered or held already."""
+    call, kit = open.call, run.plan.toolkits[state.agent]
+    tool = kit.tools.get(call.name)
+
+    if tool is None:
+        text = f"There is no tool {call.name!r}. {nearest(call.name, kit.names)}"
+        await _return(run, state, call, text, "error")
+        return None
+
+    try:
+        arguments = tool.signature.parse(call.arguments)
+        held = not open.approved and tool.needs_approval(arguments)
+    except ArgumentsRefused as error:
+        await _return(run, state, call, str(error), "error")
+        return None
+    except Exception as error:  # the tool boundary: approval= may be any function
+        await _return(run, state, call, f"Whether this call may be made could not be decided: {describe(error)}", "error")
+        return None
+
+    if held:
+        await run.record(CallHeld(run_id=state.run_id, call_id=call.id))
+        return None
+
+    return _Ready(call=call, tool=tool, arguments=arguments)
+
+
+async def _return(run: Run, state: RunState, call: ToolCall, text: str, outcome: Any, seconds: float = 0.0) -> None:
+    result = ToolResult(call_id=call.id, name=call.name, text=text, outcome=outcome)
+    event = ToolReturned(run_id=state.run_id, result=result, tokens=estimate(text), seconds=seconds)
+    await run.record(event)
+
+
+async def _answer(run: Run, state: RunState, ready: _Ready, deadline: float) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    text, outcome = "", "error"
+
+    for attempt in range(ready.tool.retries + 1):
+        seconds = min(ready.tool.timeout, deadline - loop.time())
+
+        if seconds <= 0:
+            break
+
+        text, outcome = await _attempt(run, state, ready, seconds)
+
+        if outcome == "ok":
+            break
+
+        if attempt < ready.tool.retries:
+            run.tell(Warned(run_id=state.run_id, text=f"{ready.call.name} is tried again: {text[:200]}"))
+
+    await _return(run, state, ready.call, cut(text, ready.tool.max_output_chars), outcome, loop.time() - began)
+
+
+async def _attempt(run: Run, state: RunState, ready: _Ready, seconds: float) -> tuple[str, str]:
+    tool, name = ready.tool, ready.call.name
+
+    try:
+        async with asyncio.timeout(seconds) as clock:
+            value = await _invoke(run, state, ready)
+
+        return to_text(value) or EMPTY_OUTPUT, "ok"
+    except TimeoutError as error:
+        if not clock.expired():
+            return f"{name} failed: {describe(error)}", "error"
+
+        if not tool.is_async:
+            text = f"{name} did not end within {seconds:g} s; it is left on a daemon thread"
+            run.tell(Warned(run_id=state.run_id, text=text))
+
+        return f"{name} did not end within {seconds:g} s and was given up.", "error"
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+
+        if task is not None and task.cancelling():
+            raise
+
+        return f"{name} failed: {describe(error)}", "error"
+    except (Exception, SystemExit) as error:  # the tool boundary: whatever a tool raises is told to the model
+        return f"{name} failed: {describe(error)}", "error"
+
+
+async def _invoke(run: Run, state: RunState, ready: _Ready) -> Any:
+    tool, arguments = ready.tool, dict(ready.arguments)
+    loop = asyncio.get_running_loop()
+
+    def emit(data: Any) -> None:
+        event = ToolProgress(run_id=state.run_id, call_id=ready.call.id, data=data)
+        run.tell(event) if tool.is_async else loop.call_soon_threadsafe(run.tell, event)
+
+    if tool.signature.context is not None:
+        arguments[tool.signature.context] = Context(
+            deps=run.deps,
+            run_id=state.run_id,
+            agent=state.agent,
+            call_id=ready.call.id,
+            usage=spent(run.state),
+            emit=emit,
+        )
+
+    if tool.is_async:
+        return await tool.function(**arguments)
+
+    value = await on_daemon_thread(lambda: tool.function(**arguments), name=f"crew-{ready.call.name}")
+    return await value if asyncio.iscoroutine(value) else value

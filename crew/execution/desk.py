@@ -1,0 +1,122 @@
+"""The runs that are under way in one executor: each carried to its end, cancelled or left resumable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from crew.errors import CrewError, RunActive, RunError, describe
+from crew.execution.advance import Happening
+from crew.execution.loop import drive
+from crew.execution.outcome import result_of
+from crew.execution.run import Run
+from crew.providers import Pool
+from crew.runs import Finished, RunResult
+from crew.runs.events import Cancelled, LimitReached, RunFailed
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Desk:
+    """Knows each run's task. Without `stays_open`, connections close with the last run."""
+
+    pool: Pool
+    stays_open: bool = False
+    _tasks: dict[str, asyncio.Task[object]] = field(default_factory=dict)
+    _cancelled: set[str] = field(default_factory=set)
+
+    async def carry(self, run: Run, first: Happening) -> RunResult:
+        """Record the first event and drive the run on from there."""
+        run_id = run.state.run_id
+
+        async with self.claim(run_id):
+            try:
+                await run.record(first)
+                await self._until_limit(run)
+            except asyncio.CancelledError:
+                if run_id not in self._cancelled:
+                    raise
+
+                task = asyncio.current_task()
+                assert task is not None
+                task.uncancel()
+                await self.end(run)
+            except CrewError as error:
+                raise self._failed(run, error) from (error if not isinstance(error, RunError) else error.__cause__)
+            except Exception as error:  # a policy, filter or store may be anybody's code: the caller gets a RunError
+                raise self._failed(run, error) from error
+
+        return result_of(run.plan, run.state)
+
+    async def _until_limit(self, run: Run) -> None:
+        limit = run.state.limits.seconds
+        seconds = None if limit is None else max(0.0, limit - run.state.active_seconds)
+
+        try:
+            async with asyncio.timeout(seconds) as clock:
+                await drive(run, run.state.run_id)
+        except TimeoutError:
+            if not clock.expired() or limit is None:
+                raise
+
+            await run.record(LimitReached(run_id=run.state.run_id, limit="seconds", value=limit))
+
+    def _failed(self, run: Run, error: Exception) -> Exception:
+        """What the caller gets, after the stream's last event said so; a run that never began fails as it is."""
+        if run.version == 0 and not isinstance(error, RunError):
+            return error
+
+        run.tell(RunFailed(run_id=run.state.run_id, error=describe(error), error_type=type(error).__name__))
+        raised = error if isinstance(error, RunError) else RunError(f"Run {run.state.run_id!r} failed: {describe(error)}")
+        raised.result = result_of(run.plan, run.state) if run.version else None
+        return raised
+
+    async def end(self, run: Run) -> None:
+        """Close a run as cancelled."""
+        if not isinstance(run.state.next, Finished):
+            await run.record(Cancelled(run_id=run.state.run_id))
+
+    @asynccontextmanager
+    async def claim(self, run_id: str) -> AsyncIterator[None]:
+        """One at a time carries a run on; with the last one the connections close."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        if run_id in self._tasks:
+            raise RunActive(run_id)
+
+        self._tasks[run_id] = task
+
+        try:
+            yield
+        finally:
+            del self._tasks[run_id]
+            self._cancelled.discard(run_id)
+
+            if not self._tasks and not self.stays_open:
+                await self.pool.aclose()
+
+    async def cancel(self, run_id: str) -> bool:
+        """Cancel a run that is under way here and wait until it has ended; False if it is not."""
+        task = self._tasks.get(run_id)
+
+        if task is None:
+            return False
+
+        self._cancelled.add(run_id)
+        task.cancel()
+        await asyncio.wait([task])
+        return True
+
+    async def aclose(self) -> None:
+        """Stop everything, committed as it is, and close the connections."""
+        tasks = [task for task in self._tasks.values() if task is not asyncio.current_task()]
+
+        for task in tasks:
+            task.cancel()
+
+        if tasks:
+            await asyncio.wait(tasks)
+
+        await self.pool.aclose()

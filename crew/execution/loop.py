@@ -1,0 +1,42 @@
+"""The loop: while not finished — perform what is next, advance, commit."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from crew.errors import CrewError, describe
+from crew.execution.advance import at
+from crew.execution.ask import ask
+from crew.execution.branch import branch
+from crew.execution.call import call
+from crew.execution.run import Run
+from crew.runs import AskModel, AwaitInput, CallTools, Finished, RunBranches, RunState, is_blocked
+from crew.runs.events import RunFailed
+
+
+async def drive(run: Run, run_id: str) -> None:
+    """Carry a run, or a branch of it, to its end, or to where only a person can help."""
+    while (state := at(run.state, run_id)) and not isinstance(state.next, Finished) and not is_blocked(state):
+        try:
+            await perform(run, state)
+        except CrewError as error:
+            # A branch that can't go on has failed, and its group decides; a whole run stops, and can be resumed.
+            if run_id == run.state.run_id:
+                raise
+
+            await run.record(RunFailed(run_id=run_id, error=describe(error), error_type=type(error).__name__))
+
+
+async def perform(run: Run, state: RunState) -> None:
+    """Do what is next; what comes of it is recorded."""
+    match state.next:
+        case AskModel():
+            await ask(run, state)
+        case CallTools():
+            await call(run, state, state.next, drive)
+        case RunBranches():
+            await branch(run, state, state.next, drive)
+        case AwaitInput() | Finished():
+            raise AssertionError(f"{state.next.kind} can't be performed")
+        case _:
+            assert_never(state.next)

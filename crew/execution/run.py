@@ -1,0 +1,107 @@
+"""One run under way: its newest state, and the one way in which it moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from crew.doors import OnDelta, Provider
+from crew.execution.advance import Happening, advance, at
+from crew.execution.plan import Plan
+from crew.runs import Event, Finished, RunState, RunStore
+from crew.runs.events import Replied, RunStarted, TextDelta, ToolProgress
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Run:
+    """A run and the doors through which its steps are performed."""
+
+    plan: Plan
+    state: RunState
+    store: RunStore
+    clock: Callable[[], float]
+    publish: Callable[[Event], None]
+    provider_for: Callable[[str], Provider]
+    version: int = 0
+    deps: Any = None
+    streams: bool = False
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _untold: list[Event] = field(default_factory=list)
+
+    async def record(self, event: Happening) -> None:
+        """Advance, commit, tell."""
+        async with self._lock:
+            where = at(self.state, event.run_id)
+
+            if where is None or isinstance(where.next, Finished):
+                return  # a branch that was cut off while it worked: nobody waits for this any more
+
+            event = self._stamped(event, where.agent)
+            state, told = advance(self.plan, self.state, event)
+            events = (*self._untold, event, *told)
+            commit = asyncio.ensure_future(self.store.commit(self.state.run_id, self.version, events, state))
+
+            try:
+                await asyncio.shield(commit)
+            except asyncio.CancelledError:
+                # A commit is not left half-way: the cancellation goes on once it is through.
+                await _until_done(commit)
+
+                if commit.exception() is None:
+                    self._move(state, (event, *told))
+
+                raise
+
+            self._move(state, (event, *told))
+
+    def _move(self, state: RunState, events: tuple[Event, ...]) -> None:
+        self.state, self.version = state, self.version + 1
+        self._untold.clear()
+
+        for event in events:
+            self.publish(event)
+
+    def tell(self, event: Event) -> None:
+        """Tell of what moves nothing; it is stored with the next step, unless it is only a piece of one."""
+        where = at(self.state, event.run_id)
+        event = self._stamped(event, where.agent if where else "")
+
+        if not isinstance(event, TextDelta | ToolProgress):
+            self._untold.append(event)
+
+        self.publish(event)
+
+    def on_delta(self, run_id: str) -> OnDelta | None:
+        """Where the pieces of a reply go; None where nobody asked for them."""
+        if not self.streams:
+            return None
+
+        return lambda delta: self.tell(TextDelta(run_id=run_id, text=delta.text, channel=delta.kind))
+
+    def _stamped(self, event: Any, agent: str) -> Any:
+        """The event with its number and time, and what is born with it named after them."""
+        number = self.state.sequence + 1
+        self.state = replace(self.state, sequence=number)
+        event = replace(event, sequence=number, at=self.clock(), agent=event.agent or agent)
+
+        match event:
+            case Replied(message=message):
+                return replace(event, message=replace(message, id=f"{event.run_id}:{number}", time=event.at))
+            case RunStarted(messages=messages):
+                named = (
+                    m if m.id else replace(m, id=f"{event.run_id}:{number}.{i}", time=m.time or event.at)
+                    for i, m in enumerate(messages)
+                )
+                return replace(event, messages=tuple(named))
+            case _:
+                return event
+
+
+async def _until_done(task: asyncio.Future[None]) -> None:
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            continue

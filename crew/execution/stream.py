@@ -1,0 +1,82 @@
+"""A run as it happens: the events of one run, read by whoever started it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from crew.errors import CrewError
+from crew.runs import Event, RunResult
+
+Publish = Callable[[Event], None]
+
+
+class EventStream:
+    """Read it with `async for`, inside `async with` or not; `result` is there once it has ended.
+
+    The run begins when reading does. Leaving early cancels it: its state is committed, and it can be resumed.
+    """
+
+    def __init__(self, work: Callable[[Publish], Awaitable[RunResult]]) -> None:
+        self._work = work
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._task: asyncio.Task[RunResult] | None = None
+        self._entered = False
+
+    @property
+    def result(self) -> RunResult:
+        """What the run came to; raises what it failed with."""
+        if self._task is None or not self._task.done() or self._task.cancelled():
+            raise CrewError("The stream has not been read to its end, so there is no result yet.")
+
+        return self._task.result()
+
+    async def __aenter__(self) -> Self:
+        self._entered = True
+        self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        # The loop that reads holds the only reference: when it is left, the generator ends, and with it the run.
+        return self._read()
+
+    async def _read(self) -> AsyncIterator[Event]:
+        task = self._begin()
+
+        try:
+            while (event := await self._queue.get()) is not None:
+                yield event
+
+            await task
+        finally:
+            if not self._entered:
+                await self._end()
+
+    def _begin(self) -> asyncio.Task[RunResult]:
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+
+        return self._task
+
+    async def _run(self) -> RunResult:
+        try:
+            return await self._work(self._queue.put_nowait)
+        finally:
+            self._queue.put_nowait(None)
+
+    async def _end(self) -> None:
+        if self._task is None:
+            return
+
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+        if not self._task.cancelled():
+            self._task.exception()  # read, so that nobody is told that it never was

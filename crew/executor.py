@@ -1,0 +1,261 @@
+"""`CrewExecutor`: the public face, and the one place where the rooms are joined."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from crew.agents import Agent, Crew
+from crew.doors import Policy
+from crew.errors import InvalidInput, Violation, nearest
+from crew.exchanges import repair
+from crew.execution import Run, plan_for
+from crew.execution.answers import check_answers
+from crew.execution.bounds import budget_for, check_room
+from crew.execution.desk import Desk
+from crew.execution.outcome import at_rest
+from crew.execution.stream import EventStream, Publish
+from crew.execution.watch import watched
+from crew.history import History, estimate_message, policy_named
+from crew.messages import Message, UserMessage
+from crew.providers import Pool
+from crew.runs import Limits, Observer, RunResult, RunState, RunStore
+from crew.runs.events import Resumed, RunStarted
+from crew.store import MemoryStore
+from crew.validation import InputValidator
+
+HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
+
+
+class CrewExecutor:
+    """Runs a crew, any number of times at once; nothing is shared between runs.
+
+    `max_messages_per_request` bounds the history after every append (50 where nothing else is said), `prune_to` says
+    how far a pruning cuts (half of it), `history` which policy decides what stays.
+    """
+
+    def __init__(
+        self,
+        crew: Crew | Agent,
+        *,
+        max_messages_per_request: int | None = None,
+        prune_to: int | None = None,
+        history: str | Policy = "rolling",
+        limits: Limits | None = None,
+        store: RunStore | None = None,
+        validator: InputValidator | None = None,
+        observers: Sequence[Observer] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
+        policy = policy_named(history) if isinstance(history, str) else history
+        self.plan = plan_for(crew, policy, budget_for(crew, policy, max_messages_per_request, prune_to))
+        self._limits = limits or Limits()
+        self._store: RunStore = store if store is not None else MemoryStore()
+        self._validator = validator or InputValidator()
+        self._observers = tuple(observers)
+        self._clock = clock
+        self._pool = Pool()
+        self._desk = Desk(pool=self._pool)
+
+        for agent in self.plan.agents.values():
+            self._pool.check(agent.model)
+
+    # ------------------------------------------------------------------------------------------ running
+
+    async def execute(
+        self,
+        input: str | UserMessage,
+        history: HistoryInput = None,
+        agent: str | None = None,
+        run_id: str | None = None,
+        deps: Any = None,
+    ) -> RunResult:
+        """Run the crew on this input to its end, its pause or its limit."""
+        return await _drained(self._stream(input, history, agent, run_id, deps, streams=False))
+
+    def execute_stream(
+        self,
+        input: str | UserMessage,
+        history: HistoryInput = None,
+        agent: str | None = None,
+        run_id: str | None = None,
+        deps: Any = None,
+    ) -> EventStream:
+        """The same run, watched as it happens."""
+        return self._stream(input, history, agent, run_id, deps, streams=True)
+
+    def execute_sync(
+        self,
+        input: str | UserMessage,
+        history: HistoryInput = None,
+        agent: str | None = None,
+        run_id: str | None = None,
+        deps: Any = None,
+    ) -> RunResult:
+        """The same run for scripts and notebooks; inside a running event loop it works on a thread of its own."""
+        stream = self._stream(input, history, agent, run_id, deps, streams=False)
+        return _in_a_loop_of_its_own(stream)
+
+    async def resume(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> RunResult:
+        """Carry on a run that was paused, interrupted or failed; nothing whose result was committed is repeated."""
+        return await _drained(self._resumed(run_id, answers, deps, streams=False))
+
+    def resume_stream(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> EventStream:
+        """The same, watched as it happens."""
+        return self._resumed(run_id, answers, deps, streams=True)
+
+    async def cancel(self, run_id: str) -> None:
+        """End a run, under way or paused; it returns with `stop_reason="cancelled"` and a valid history."""
+        if not await self._desk.cancel(run_id):
+            stored = await self._store.load(run_id)
+            run = self._run(stored.state, watched(self._observers, lambda event: None), None, streams=False)
+            run.version = stored.version
+            await self._desk.end(run)
+
+    async def aclose(self) -> None:
+        """Stop what is under way (it can be resumed) and close every connection."""
+        await self._desk.aclose()
+
+    async def __aenter__(self) -> Self:
+        self._desk.stays_open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # ------------------------------------------------------------------------------------------ beginning
+
+    def _stream(
+        self, input: str | UserMessage, history: HistoryInput, agent: str | None, run_id: str | None, deps: Any, *, streams: bool
+    ) -> EventStream:
+        state, started = self._begin(input, history, agent, run_id)
+
+        async def work(publish: Publish) -> RunResult:
+            run = self._run(state, watched(self._observers, publish), deps, streams=streams)
+            return await self._desk.carry(run, started)
+
+        return EventStream(work)
+
+    def _begin(
+        self, input: str | UserMessage, history: HistoryInput, agent: str | None, run_id: str | None
+    ) -> tuple[RunState, RunStarted]:
+        goal = input if isinstance(input, UserMessage) else UserMessage(input)
+        before = () if history is None or isinstance(history, RunResult) else history
+        given = self._validator.check(goal.text, history=before, agent=agent, run_id=run_id)
+        start = self._entry(agent)
+        id = run_id or uuid.uuid4().hex
+        state = RunState(
+            run_id=id, conversation_id=id, crew=self.plan.crew.name, agent=start, limits=self._limits
+        )
+
+        if isinstance(history, RunResult):
+            state = _continued(state, history.state)
+
+        mended = repair((*_unique(given), goal))
+        check_room(self.plan.crew, self.plan.budget, (*state.history.messages, *mended.messages))
+        tokens = tuple(estimate_message(message) for message in mended.messages)
+        return state, RunStarted(run_id=id, messages=mended.messages, tokens=tokens, repairs=mended.changes)
+
+    def _entry(self, agent: str | None) -> str:
+        name = agent or self.plan.crew.entry_name
+
+        if name not in self.plan.agents and name not in self.plan.groups:
+            known = nearest(name, [*self.plan.agents, *self.plan.groups])
+            text = f"There is no agent {name!r} in the crew {self.plan.crew.name!r}. {known}"
+            raise InvalidInput([Violation(rule="agent", text=text, value=name)])
+
+        return name
+
+    def _resumed(self, run_id: str, answers: Mapping[str, Any] | None, deps: Any, *, streams: bool) -> EventStream:
+        given = dict(answers or {})
+
+        async def work(publish: Publish) -> RunResult:
+            async with self._desk.claim(run_id):
+                stored = await self._store.load(run_id)
+                check_answers(stored.state, given, self._validator)
+                run = self._run(stored.state, watched(self._observers, publish), deps, streams=streams)
+                run.version = stored.version
+
+            return await self._desk.carry(run, Resumed(run_id=run_id, answers=given))
+
+        return EventStream(work)
+
+    def _run(self, state: RunState, publish: Publish, deps: Any, *, streams: bool) -> Run:
+        return Run(
+            plan=self.plan,
+            state=state,
+            store=self._store,
+            clock=self._clock,
+            publish=publish,
+            provider_for=lambda name: self._pool.get(self.plan.agents[name].model),
+            deps=deps,
+            streams=streams,
+        )
+
+
+def _continued(state: RunState, before: RunState) -> RunState:
+    """A new run that goes on where another one stood: its history at rest, its transcript, its views."""
+    entries = at_rest(before.history.entries)
+    gone = sum(1 for _ in before.history.entries) - len(entries)
+    history = History(entries=entries, size=before.history.size - gone)
+    return replace(
+        state,
+        conversation_id=before.conversation_id,
+        history=history,
+        transcript=before.transcript,
+        forked_at=len(before.transcript),
+        views=before.views,
+    )
+
+
+def _unique(messages: Sequence[Message]) -> list[Message]:
+    """The messages, each id used once: a second one under the same id is named anew."""
+    seen: set[str] = set()
+    out: list[Message] = []
+
+    for message in messages:
+        out.append(replace(message, id="") if message.id in seen else message)
+        seen.add(message.id)
+
+    return out
+
+
+async def _drained(stream: EventStream) -> RunResult:
+    async with stream:
+        async for _ in stream:
+            pass
+
+    return stream.result
+
+
+def _in_a_loop_of_its_own(stream: EventStream) -> RunResult:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_drained(stream))
+
+    found: list[RunResult | BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(asyncio.run(_drained(stream)))
+        except BaseException as error:  # raised again in the caller's thread, below
+            found.append(error)
+
+    thread = threading.Thread(target=work, name="crew-execute-sync")
+    thread.start()
+    thread.join()
+
+    if isinstance(found[0], BaseException):
+        raise found[0]
+
+    return found[0]

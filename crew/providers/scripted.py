@@ -1,0 +1,100 @@
+"""A provider that answers from a script: for examples, tests and offline work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from crew.doors import Delta, ModelReply, ModelRequest, OnDelta
+from crew.errors import ScriptExhausted
+from crew.history import estimate, estimate_message
+from crew.messages import Message, ToolCall, Usage
+
+Line = str | ToolCall | Sequence[ToolCall] | ModelReply | BaseException
+Scripted = Line | Callable[[ModelRequest], Line]
+
+
+def call(name: str, /, **arguments: Any) -> ToolCall:
+    """A call for a script: `call("lookup_order", order_id="17")`."""
+    return ToolCall(id="", name=name, arguments=json.dumps(arguments, ensure_ascii=False))
+
+
+class ScriptedProvider:
+    """Answers an agent's first request in a conversation with the first line, the second with the second, and so on.
+
+    A line is a text, a `call(...)`, a list of calls, a `ModelReply`, an error to raise, or a function of the request
+    that returns one of these; a last line that is a function answers for ever. It keeps no state: the request says
+    which turn it is, so that one script serves any number of runs at once, and a run that is resumed goes on where
+    it stood.
+    """
+
+    def __init__(
+        self, *lines: Scripted, name: str = "scripted", model: str = "scripted", profile: str = "strictest"
+    ) -> None:
+        self.lines = lines
+        self.name, self.model, self.profile = name, model, profile
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+        """The line for this turn."""
+        reply = self._reply(self._line(request), request)
+
+        if on_delta is not None:
+            for word in reply.text.splitlines(keepends=True):
+                on_delta(Delta(text=word))
+
+        return reply
+
+    def _line(self, request: ModelRequest) -> Line:
+        turn = request.turn
+
+        if turn >= len(self.lines):
+            turn = len(self.lines) - 1
+
+            if not self.lines or not callable(self.lines[-1]):
+                raise ScriptExhausted(
+                    f"The script of {request.agent!r} has {len(self.lines)} lines, and this is request "
+                    f"{request.turn + 1}: add a line, or end with a function of the request.",
+                    provider=self.name,
+                    model=self.model,
+                )
+
+        line = self.lines[turn]
+        return line(request) if callable(line) else line
+
+    def _reply(self, line: Line, request: ModelRequest) -> ModelReply:
+        match line:
+            case BaseException():
+                raise line
+            case ModelReply():
+                reply = line
+            case str():
+                reply = ModelReply(text=line)
+            case ToolCall():
+                reply = ModelReply(calls=(line,), finish_reason="calls")
+            case _:
+                reply = ModelReply(calls=tuple(line), finish_reason="calls")
+
+        calls = tuple(
+            c if c.id else replace(c, id=f"call_{request.turn}_{number}") for number, c in enumerate(reply.calls)
+        )
+        usage = reply.usage if reply.usage != Usage(requests=1) else _usage(request, reply)
+        return replace(reply, calls=calls, usage=usage, model=reply.model or self.model)
+
+
+def _usage(request: ModelRequest, reply: ModelReply) -> Usage:
+    """What a model of about this size would have billed, so that budgets can be tried offline."""
+    words = estimate(request.instructions) + sum(estimate(spec.description) + 20 for spec in request.tools)
+    read = words + sum(_tokens(message) for message in request.messages)
+    written = estimate(reply.text) + sum(estimate(c.arguments) + 4 for c in reply.calls)
+    return Usage(requests=1, input_tokens=read, output_tokens=written)
+
+
+def _tokens(message: Message) -> int:
+    slot = message.rendered()
+
+    if "tokens" not in slot:
+        slot["tokens"] = estimate_message(message)
+
+    return int(slot["tokens"])

@@ -1,0 +1,50 @@
+"""Runs in this process's memory: quick, and gone with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crew.errors import RunConflict, RunExists, UnknownRun
+from crew.runs import Event, Finished, RunState, Stored
+
+REMEMBERED = 100_000
+
+
+class MemoryStore:
+    """Keeps runs that may go on (paused, interrupted, failed) and drops finished ones; their ids stay taken.
+
+    Of the ids of finished runs the newest 100,000 are remembered.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Stored] = {}
+        self._finished: dict[str, None] = {}
+
+    async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
+        """Keep the newest state."""
+        known = self._runs.get(run_id)
+
+        if version == 0 and (known is not None or run_id in self._finished):
+            raise RunExists(run_id)
+
+        if version and (known is None or known.version != version):
+            raise RunConflict(run_id, version, known.version if known else 0)
+
+        if isinstance(state.next, Finished):
+            self._runs.pop(run_id, None)
+            self._finished[run_id] = None
+
+            if len(self._finished) > REMEMBERED:
+                del self._finished[next(iter(self._finished))]
+        else:
+            self._runs[run_id] = Stored(version=version + 1, state=state)
+
+    async def load(self, run_id: str) -> Stored:
+        """The newest state."""
+        if run_id not in self._runs:
+            raise UnknownRun(run_id)
+
+        return self._runs[run_id]
+
+    def __len__(self) -> int:
+        return len(self._runs)
