@@ -1,30 +1,30 @@
 """The error tree: each error holds its facts as attributes and says in one sentence what to do.
 
-    CrewError
-    ├── DefinitionError          a crew, agent, tool or executor was put together wrongly (all problems at once)
-    ├── ConfigError              config.yaml does not say what it must
-    ├── InvalidInput             what was handed to a run is refused (all violations at once)
-    ├── StoreError
-    │   ├── RunExists            this run id is taken
-    │   ├── UnknownRun           the store holds no such run
-    │   └── RunConflict          somebody else carried this run on
-    ├── RunActive                the run is under way in this executor
-    ├── UnknownPause             an answer for a pause that is not pending
-    ├── ProviderError            a model could not be asked, or its answer not be used
-    │   ├── RequestRejected      400: the request itself is refused
-    │   │   └── ContextTooLong   … because it outgrew the model's window
-    │   ├── AuthenticationFailed 401, 403, or no key at all
-    │   ├── ContentRefused       the provider's content filter
-    │   ├── MalformedReply       an answer that is not one
-    │   ├── ScriptExhausted      a scripted provider has no reply left
-    │   └── Unavailable          worth trying again: network, 5xx, time-out
-    │       ├── RateLimited      429
-    │       └── Overloaded       529
-    └── RunError                 a run stopped; `.result` holds everything so far
-        ├── ContextOverflow      the mandatory part alone is too large
-        ├── CompressionFailed    an explicit compression came to nothing
-        ├── OutputInvalid        the reply does not fit the agent's output type
-        └── BranchesFailed       a parallel group did not come to what its policy asks for
+CrewError
+├── DefinitionError          a crew, agent, tool or executor was put together wrongly (all problems at once)
+├── ConfigError              config.yaml does not say what it must
+├── InvalidInput             what was handed to a run is refused (all violations at once)
+├── StoreError
+│   ├── RunExists            this run id is taken
+│   ├── UnknownRun           the store holds no such run
+│   └── RunConflict          somebody else carried this run on
+├── RunActive                the run is under way in this executor
+├── UnknownPause             an answer for a pause that is not pending
+├── ProviderError            a model could not be asked, or its answer not be used
+│   ├── RequestRejected      400: the request itself is refused
+│   │   └── ContextTooLong   … because it outgrew the model's window
+│   ├── AuthenticationFailed 401, 403, or no key at all
+│   ├── ContentRefused       the provider's content filter
+│   ├── MalformedReply       an answer that is not one
+│   ├── ScriptExhausted      a scripted provider has no reply left
+│   └── Unavailable          worth trying again: network, 5xx, time-out
+│       ├── RateLimited      429
+│       └── Overloaded       529
+└── RunError                 a run stopped; `.result` holds everything so far
+    ├── ContextOverflow      the mandatory part alone is too large
+    ├── CompressionFailed    an explicit compression came to nothing
+    ├── OutputInvalid        the reply does not fit the agent's output type
+    └── BranchesFailed       a parallel group did not come to what its policy asks for
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class UnknownPause(CrewError):
         self.run_id, self.unknown, self.pending = run_id, tuple(unknown), tuple(pending)
         waiting = ", ".join(repr(p) for p in pending) or "none"
         super().__init__(
-            f"Run {run_id!r} does not wait for {', '.join(repr(u) for u in unknown)}; its pending pauses are: {waiting}."
+            f"Run {run_id!r} does not wait for {', '.join(map(repr, unknown))}; its pending pauses are: {waiting}."
         )
 
 

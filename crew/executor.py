@@ -135,7 +135,14 @@ class CrewExecutor:
     # ------------------------------------------------------------------------------------------ beginning
 
     def _stream(
-        self, input: str | UserMessage, history: HistoryInput, agent: str | None, run_id: str | None, deps: Any, *, streams: bool
+        self,
+        input: str | UserMessage,
+        history: HistoryInput,
+        agent: str | None,
+        run_id: str | None,
+        deps: Any,
+        *,
+        streams: bool,
     ) -> EventStream:
         state, started = self._begin(input, history, agent, run_id)
 
@@ -153,9 +160,7 @@ class CrewExecutor:
         given = self._validator.check(goal.text, history=before, agent=agent, run_id=run_id)
         start = self._entry(agent)
         id = run_id or uuid.uuid4().hex
-        state = RunState(
-            run_id=id, conversation_id=id, crew=self.plan.crew.name, agent=start, limits=self._limits
-        )
+        state = RunState(run_id=id, conversation_id=id, crew=self.plan.crew.name, agent=start, limits=self._limits)
 
         if isinstance(history, RunResult):
             state = _continued(state, history.state)

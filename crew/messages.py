@@ -28,11 +28,12 @@ class Rendered:
     """A private slot in which a provider keeps what it rendered; it takes no part in equality or storage."""
 
     __slots__ = ("_rendered",)
+    _rendered: dict[str, Any]
 
     def rendered(self) -> dict[str, Any]:
         """The slot, by profile and variant."""
         try:
-            slot: dict[str, Any] = self._rendered
+            slot = self._rendered
         except AttributeError:
             slot = {}
             object.__setattr__(self, "_rendered", slot)
@@ -269,7 +270,5 @@ class Transcript(Sequence[Message]):
         return core_schema.no_info_after_validator_function(
             cls,
             handler(list[Message]),
-            serialization=core_schema.plain_serializer_function_ser_schema(
-                list, return_schema=handler(list[Message])
-            ),
+            serialization=core_schema.plain_serializer_function_ser_schema(list, return_schema=handler(list[Message])),
         )

@@ -70,7 +70,9 @@ class AgentTool:
     def spec(self) -> ToolSpec:
         request = {"type": "string", "description": "What the agent shall do, with everything that it needs to know."}
         schema = {"type": "object", "properties": {"request": request}, "required": ["request"]}
-        return ToolSpec(name=self.name, description=self.description, parameters=schema | {"additionalProperties": False})
+        return ToolSpec(
+            name=self.name, description=self.description, parameters=schema | {"additionalProperties": False}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,8 @@ def problems_of(agents: Sequence[Agent], groups: Sequence[Parallel], entry: Node
         return
 
     yield from _names(agents, groups)
-    nodes: dict[str, Node] = {node.name: node for node in (*agents, *groups)}
+    members: list[Node] = [*agents, *groups]
+    nodes = {node.name: node for node in members}
     dangling = [*_references(nodes, entry)]
     yield from dangling
 
@@ -39,7 +40,9 @@ def problems_of(agents: Sequence[Agent], groups: Sequence[Parallel], entry: Node
 
 
 def _names(agents: Sequence[Agent], groups: Sequence[Parallel]) -> Iterator[str]:
-    for name, times in Counter(node.name for node in (*agents, *groups)).items():
+    names = [agent.name for agent in agents] + [group.name for group in groups]
+
+    for name, times in Counter(names).items():
         if not NAME.fullmatch(name):
             yield f"the name {name!r} must be 1–128 of A–Z a–z 0–9 _ -"
 
@@ -105,9 +108,11 @@ def _group(group: Parallel, nodes: dict[str, Node]) -> Iterator[str]:
 
     for name in group.branch_names:
         if isinstance(nodes.get(name), Parallel):
-            yield f"group {group.name!r} has the group {name!r} as a branch; a branch is an agent (its then may be a group)"
+            yield f"group {group.name!r} has the group {name!r} as a branch; a branch is an agent only"
 
-    match group.on_error:
+    on_error: object = group.on_error
+
+    match on_error:
         case Quorum(n=n):
             if not isinstance(n, int) or not 1 <= n <= len(group.branches):
                 yield f"group {group.name!r}: Quorum({n!r}) must be 1–{len(group.branches)}, the number of its branches"
@@ -166,7 +171,7 @@ def _endless(nodes: dict[str, Node]) -> Iterator[str]:
 
         if circle and told.isdisjoint(circle) and not any(_leads_out(nodes[member], circle) for member in circle):
             told.update(circle)
-            yield f"then leads in a circle without an exit: {' → '.join([*circle, circle[0]])}; add a route that ends it"
+            yield f"then goes round without an exit: {' → '.join([*circle, circle[0]])}; add a route that ends it"
 
 
 def _leads_out(node: Node, circle: Sequence[str]) -> bool:

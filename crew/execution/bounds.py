@@ -17,7 +17,9 @@ def budget_for(crew: Crew, policy: Policy, limit: int | None, prune_to: int | No
     problems = [*_numbers(limit, prune_to)]
 
     if not problems and limit is not None and own is None:
-        problems.append(f"max_messages_per_request={limit} and the policy {policy.name!r}, which has no bound, exclude each other")
+        problems.append(
+            f"max_messages_per_request={limit} and the policy {policy.name!r}, which has no bound, exclude each other"
+        )
 
     if problems:
         raise DefinitionError("CrewExecutor", problems)
@@ -39,7 +41,9 @@ def budget_for(crew: Crew, policy: Policy, limit: int | None, prune_to: int | No
     target = max(1, bound // 2) if prune_to is None else prune_to
 
     if target > bound:
-        raise DefinitionError("CrewExecutor", f"prune_to must be at most max_messages_per_request={bound}, not {target}")
+        raise DefinitionError(
+            "CrewExecutor", f"prune_to must be at most max_messages_per_request={bound}, not {target}"
+        )
 
     if prune_to is not None and target > 0.8 * bound and bound > 4:
         warnings.warn(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from crew.execution.advance import at
 from crew.execution.group import together
@@ -11,7 +12,7 @@ from crew.execution.run import Run
 from crew.runs import Finished, RunBranches, RunState, is_blocked
 from crew.runs.events import BranchTimedOut
 
-Drive = Callable[[Run, str], Awaitable[None]]
+Drive = Callable[[Run, str], Coroutine[Any, Any, None]]
 
 
 async def branch(run: Run, state: RunState, now: RunBranches, drive: Drive) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from crew.tools import ArgumentsRefused, Context, Tool, cut, to_text
 BATCH_SECONDS = 60.0
 EMPTY_OUTPUT = "(no output)"
 
-Drive = Callable[[Run, str], Awaitable[None]]
+Drive = Callable[[Run, str], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,7 @@ class _Ready:
 
 async def call(run: Run, state: RunState, now: CallTools, drive: Drive) -> None:
     """Run the calls that can run; those that need a person's word are held."""
-    ready: list[_Ready] = []
-
-    for open in now.calls:
-        if open.status == "ready" and (prepared := await _prepare(run, state, open)):
-            ready.append(prepared)
+    ready = [r for open in now.calls if open.status == "ready" and (r := await _prepare(run, state, open))]
 
     if ready:
         calls = tuple(r.call for r in ready)
@@ -67,7 +63,9 @@ async def _prepare(run: Run, state: RunState, open: OpenCall) -> _Ready | None:
         await _return(run, state, call, str(error), "error")
         return None
     except Exception as error:  # the tool boundary: approval= may be any function
-        await _return(run, state, call, f"Whether this call may be made could not be decided: {describe(error)}", "error")
+        await _return(
+            run, state, call, f"Whether this call may be made could not be decided: {describe(error)}", "error"
+        )
         return None
 
     if held:

@@ -68,7 +68,9 @@ class Desk:
             return error
 
         run.tell(RunFailed(run_id=run.state.run_id, error=describe(error), error_type=type(error).__name__))
-        raised = error if isinstance(error, RunError) else RunError(f"Run {run.state.run_id!r} failed: {describe(error)}")
+        raised = (
+            error if isinstance(error, RunError) else RunError(f"Run {run.state.run_id!r} failed: {describe(error)}")
+        )
         raised.result = result_of(run.plan, run.state) if run.version else None
         return raised
 

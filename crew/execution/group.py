@@ -21,7 +21,7 @@ async def together(working: Iterable[Coroutine[Any, Any, None]]) -> None:
         async with asyncio.TaskGroup() as group:
             for coroutine in coroutines:
                 group.create_task(coroutine)
-    except BaseExceptionGroup as errors:
+    except BaseExceptionGroup as errors:  # unpacked here and raised below: callers handle one error, not groups
         first = errors.exceptions[0]
 
     # Raised out here, the error keeps the cause that it came with.

@@ -59,9 +59,7 @@ def _toolkit(agent: Agent, agents: Mapping[str, Agent], groups: Mapping[str, Par
         estimate(f"{spec.name} {spec.description} {dict(spec.parameters)!r}") for spec in specs
     )
     output = OutputSpec(name=agent.output.__name__, schema=agent.output.model_json_schema()) if agent.output else None
-    return Toolkit(
-        tools=tools, agents=callable_agents, handoffs=handoffs, specs=specs, output=output, tokens=tokens
-    )
+    return Toolkit(tools=tools, agents=callable_agents, handoffs=handoffs, specs=specs, output=output, tokens=tokens)
 
 
 def _transfer(handoff: Handoff, agents: Mapping[str, Agent], groups: Mapping[str, Parallel]) -> ToolSpec:
@@ -72,4 +70,6 @@ def _transfer(handoff: Handoff, agents: Mapping[str, Agent], groups: Mapping[str
 
     empty = {"type": "object", "properties": {}, "additionalProperties": False}
     parameters = handoff.payload.model_json_schema() if handoff.payload else empty
-    return ToolSpec(name=handoff.tool_name, description=f"Hand the work to {handoff.target}. {purpose}", parameters=parameters)
+    return ToolSpec(
+        name=handoff.tool_name, description=f"Hand the work to {handoff.target}. {purpose}", parameters=parameters
+    )

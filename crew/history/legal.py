@@ -65,7 +65,12 @@ def _frontier(groups: Sequence[Group]) -> Iterator[int]:
     yield last
     newest = groups[last].entries[0].message
 
-    if isinstance(newest, UserMessage) and newest.origin not in _STANDS_ALONE and last and groups[last - 1].kind == "reply":
+    if (
+        isinstance(newest, UserMessage)
+        and newest.origin not in _STANDS_ALONE
+        and last
+        and groups[last - 1].kind == "reply"
+    ):
         yield last - 1
 
 

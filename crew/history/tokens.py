@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from crew.messages import AssistantMessage, Message, SystemMessage, SummaryMessage, ToolMessage, UserMessage
+from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, ToolMessage, UserMessage
 
 PER_MESSAGE = 4
 PER_IMAGE = 800

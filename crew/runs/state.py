@@ -14,6 +14,8 @@ from crew.runs.limits import Limits
 StopReason = Literal["completed", "paused", "limit", "cancelled", "failed"]
 """How a run stopped. `failed` is never returned: it stands in the result that a `RunError` carries."""
 
+CallStatus = Literal["ready", "started", "held", "in_doubt", "child", "done"]
+
 # ------------------------------------------------------------------------------------------------ what is next
 
 
@@ -34,7 +36,7 @@ class OpenCall:
     """
 
     call: ToolCall
-    status: Literal["ready", "started", "held", "in_doubt", "child", "done"] = "ready"
+    status: CallStatus = "ready"
     approved: bool = False
     result: ToolResult | None = None
 

@@ -37,7 +37,9 @@ class Signature:
             raise ArgumentsRefused(_in_words(error)) from error
 
         # What the model left out is left out of the call too: the function's own default applies.
-        return {name: getattr(parsed, f"a{i}") for i, name in enumerate(self.names) if f"a{i}" in parsed.model_fields_set}
+        return {
+            name: getattr(parsed, f"a{i}") for i, name in enumerate(self.names) if f"a{i}" in parsed.model_fields_set
+        }
 
 
 def signature_of(function: Callable[..., Any], name: str, description: str | None) -> Signature:
@@ -63,7 +65,11 @@ def signature_of(function: Callable[..., Any], name: str, description: str | Non
         names.append(parameter.name)
 
     model, schema = _model(name, fields)
-    words = description if description is not None else "\n\n".join(filter(None, (doc.short_description, doc.long_description)))
+    words = (
+        description
+        if description is not None
+        else "\n\n".join(filter(None, (doc.short_description, doc.long_description)))
+    )
     spec = ToolSpec(name=name, description=words, parameters=schema)
     return Signature(spec=spec, model=model, names=tuple(names), context=context)
 
@@ -94,7 +100,9 @@ def _untitled(schema: Any) -> Any:
     """The schema without the titles that pydantic makes up: they cost tokens and say nothing."""
     if isinstance(schema, dict):
         return {
-            key: {name: _untitled(sub) for name, sub in value.items()} if key in ("properties", "$defs") else _untitled(value)
+            key: {name: _untitled(sub) for name, sub in value.items()}
+            if key in ("properties", "$defs")
+            else _untitled(value)
             for key, value in schema.items()
             if not (key == "title" and isinstance(value, str))
         }
@@ -110,7 +118,11 @@ def _in_words(error: ValidationError) -> str:
         got = "" if found["type"] in ("missing", "json_invalid") else f" (got {_short(found['input'])})"
         problems.append(f"{where}: {found['msg']}{got}" if where else f"{found['msg']}{got}")
 
-    return "The arguments are not valid: " + "; ".join(problems[:20]) + ". Call it again with arguments that fit its schema."
+    return (
+        "The arguments are not valid: "
+        + "; ".join(problems[:20])
+        + ". Call it again with arguments that fit its schema."
+    )
 
 
 def _short(value: object) -> str:

@@ -90,7 +90,7 @@ def tool(
     """Make a tool of a sync or async function; its schema comes from the signature and the docstring."""
 
     def make(function: Callable[..., Any]) -> Tool:
-        called = name or getattr(function, "__name__", "")
+        called = name if name is not None else str(getattr(function, "__name__", ""))
         signature = signature_of(function, called, description)
         made = Tool(
             function=function,

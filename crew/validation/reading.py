@@ -203,7 +203,9 @@ def _depth(value: Any) -> int:
         level = [
             inner
             for outer in level
-            for inner in (outer.values() if isinstance(outer, Mapping) else outer if isinstance(outer, list | tuple) else ())
+            for inner in (
+                outer.values() if isinstance(outer, Mapping) else outer if isinstance(outer, list | tuple) else ()
+            )
         ]
 
     return depth

@@ -41,7 +41,8 @@ def character_rules(where: str, value: str, limit: int, index: int | None = None
 
     if found := _CONTROL.search(value):
         name = "NUL" if found[0] == "\0" else "control"
-        text = f"{where} has the {name} character {found[0]!r} at character {found.start()}; only \\n, \\r and \\t are accepted."
+        place = f"the {name} character {found[0]!r} at character {found.start()}"
+        text = f"{where} has {place}; only \\n, \\r and \\t are accepted."
         yield Violation(rule="control", text=text, index=index, value=found[0])
 
 

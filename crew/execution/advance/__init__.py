@@ -32,6 +32,7 @@ from crew.runs.events import (
     ToolReturned,
     ToolsStarted,
 )
+from crew.runs.state import CallStatus
 
 __all__ = ["advance", "at", "spent"]
 
@@ -86,7 +87,9 @@ def _step(plan: Plan, state: RunState, event: Happening) -> Draft:
         _own(draft, event)
         return draft
 
-    key = next(k for k, c in state.children.items() if event.run_id == c.run_id or event.run_id.startswith(f"{c.run_id}/"))
+    key = next(
+        k for k, c in state.children.items() if event.run_id == c.run_id or event.run_id.startswith(f"{c.run_id}/")
+    )
     child = replace(state.children[key], seen_at=state.seen_at, active_seconds=state.active_seconds)
     step = _step(plan, child, event)
     draft.out.extend(step.out)
@@ -151,7 +154,7 @@ def _begin(draft: Draft, event: RunStarted) -> None:
     draft.ask()
 
 
-def _mark(draft: Draft, ids: set[str], status: str) -> None:
+def _mark(draft: Draft, ids: set[str], status: CallStatus) -> None:
     now = draft.state.next
     assert isinstance(now, CallTools)
     calls = tuple(replace(open, status=status) if open.call.id in ids else open for open in now.calls)

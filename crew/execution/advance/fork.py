@@ -13,6 +13,7 @@ from crew.history import History, View
 from crew.messages import ToolCall, ToolResult, Transcript, Usage, UserMessage
 from crew.runs import Branch, CallTools, Finished, Limits, RunBranches, RunState, Tally, ToolTally
 from crew.runs.events import AgentStarted, BranchFinished, BranchStarted
+from crew.runs.state import CallStatus
 from crew.tools import cut
 
 JOIN_CHARS = 20_000
@@ -39,8 +40,11 @@ def fork(draft: Draft, group: Parallel, crossing: View | None = None) -> None:
         begun = Draft(draft.plan, child, draft.event)
         draft.say(BranchStarted, branch=child.run_id, group=group.name)
         begun.say(AgentStarted)
-        begun.tell(f"[You are {name}, one of the branches of {group.name}, which work at the same time. "
-                   "Do your part of the user's request.]", "branch")
+        begun.tell(
+            f"[You are {name}, one of the branches of {group.name}, which work at the same time. "
+            "Do your part of the user's request.]",
+            "branch",
+        )
         begun.ask()
         children[key] = begun.state
         draft.out.extend(begun.out)
@@ -93,7 +97,8 @@ def call_agent(draft: Draft, call: ToolCall, used: AgentTool, siblings: int) -> 
     now = draft.state.next
     assert isinstance(now, CallTools)
     request = _request(call)
-    status, result = "child", None
+    status: CallStatus = "child"
+    result: ToolResult | None = None
 
     if request is None:
         text = 'The arguments are not valid: {"request": "…"} is wanted, with a text that is not blank.'
@@ -137,9 +142,7 @@ def returned(draft: Draft, key: str) -> ToolResult:
     text, ok = _outcome(child)
     result = ToolResult(call_id=key, name=name, text=cut(text, JOIN_CHARS), outcome="ok" if ok else "error")
     archive(draft, [key])
-    calls = tuple(
-        replace(open, status="done", result=result) if open.call.id == key else open for open in now.calls
-    )
+    calls = tuple(replace(open, status="done", result=result) if open.call.id == key else open for open in now.calls)
     by_tool = draft.state.tally.by_tool
     tally = by_tool.get(name, ToolTally())
     draft.count(by_tool={**by_tool, name: ToolTally(calls=tally.calls + 1, errors=tally.errors + (not ok))})
@@ -201,7 +204,9 @@ def _enough(
 
 
 def _give_up(draft: Draft, group: Parallel, ended: dict[str, Finished], why: str) -> None:
-    reasons = "; ".join(f"{key}: {end.error or end.stop_reason}" for key, end in ended.items() if end.stop_reason != "completed")
+    reasons = "; ".join(
+        f"{key}: {end.error or end.stop_reason}" for key, end in ended.items() if end.stop_reason != "completed"
+    )
     raise BranchesFailed(f"The group {group.name!r} failed: {why} ({reasons}).")
 
 
@@ -286,5 +291,3 @@ def _add(draft: Draft, child: RunState) -> None:
             by_tool=tools,
         )
     )
-
-

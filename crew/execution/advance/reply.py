@@ -117,9 +117,7 @@ def _misfit(agent: Agent, text: str) -> str:
     return ""
 
 
-def _ask_to_mend(
-    draft: Draft, agent: Agent, message: AssistantMessage, tokens: int, problem: str, again: str
-) -> None:
+def _ask_to_mend(draft: Draft, agent: Agent, message: AssistantMessage, tokens: int, problem: str, again: str) -> None:
     assert agent.output is not None
 
     if again == "output":
@@ -128,7 +126,10 @@ def _ask_to_mend(
         )
 
     draft.append(message, tokens)
-    draft.tell(f"[Your answer does not fit the schema: {problem}\nAnswer again, with JSON that fits it and nothing else.]", "output")
+    draft.tell(
+        f"[Your answer does not fit the schema: {problem}\nAnswer again, with JSON that fits it and nothing else.]",
+        "output",
+    )
     draft.ask()
 
     if isinstance(draft.state.next, AskModel):

@@ -71,4 +71,6 @@ def _say(draft: Draft, open: OpenCall, text: str, outcome: Any) -> None:
 def _mark(draft: Draft, open: OpenCall, **changes: Any) -> None:
     now = draft.state.next
     assert isinstance(now, CallTools)
-    draft.set(next=replace(now, calls=tuple(replace(c, **changes) if c.call.id == open.call.id else c for c in now.calls)))
+    draft.set(
+        next=replace(now, calls=tuple(replace(c, **changes) if c.call.id == open.call.id else c for c in now.calls))
+    )
