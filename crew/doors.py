@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+
+from pydantic import Discriminator
 
 from crew.messages import Message, ProviderData, Rendered, ToolCall, Usage
 
@@ -43,6 +45,15 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """An attempt that failed and is made again after a wait."""
+
+    attempt: int
+    reason: str
+    wait: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
     """One question to a model. `turn` counts this agent's requests in the conversation, from 0."""
 
@@ -55,6 +66,7 @@ class ModelRequest:
     run_id: str = ""
     conversation_id: str = ""
     turn: int = 0
+    on_retry: Callable[[Retry], None] | None = field(default=None, compare=False, repr=False)
 
 
 FinishReason = Literal["stop", "calls", "length", "refusal", "filter"]
@@ -154,6 +166,50 @@ class Policy(Protocol):
     def name(self) -> str: ...
 
     def prune(self, history: Sequence[Group], budget: Budget) -> Pruned: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeHistory:
+    """Everything that is not mandatory becomes one TL;DR."""
+
+    kind: Literal["whole_history"] = "whole_history"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastNMessages:
+    """The last `n` messages stay verbatim; the rest becomes one TL;DR."""
+
+    n: int = field(kw_only=False)
+    kind: Literal["last_n_messages"] = "last_n_messages"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunked:
+    """One TL;DR for each chunk of `size` messages; chunks end at group boundaries."""
+
+    size: int = field(kw_only=False)
+    kind: Literal["chunked"] = "chunked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromTimestamp:
+    """What is older than `time` (seconds since the epoch) becomes one TL;DR."""
+
+    time: float = field(kw_only=False)
+    kind: Literal["from_timestamp"] = "from_timestamp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeHistoryMultipleSystemMessages:
+    """One TL;DR for each block that a system message opens."""
+
+    kind: Literal["whole_history_multiple_system_messages"] = "whole_history_multiple_system_messages"
+
+
+CompressionStrategy = Annotated[
+    WholeHistory | LastNMessages | Chunked | FromTimestamp | WholeHistoryMultipleSystemMessages,
+    Discriminator("kind"),
+]
 
 
 class TokenCounter(Protocol):

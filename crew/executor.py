@@ -25,7 +25,7 @@ from crew.execution.watch import watched
 from crew.history import History, estimate_message, policy_named
 from crew.messages import Message, UserMessage
 from crew.providers import Pool
-from crew.runs import Limits, Observer, RunResult, RunState, RunStore
+from crew.runs import Limits, Observer, RequestParameters, RunResult, RunState, RunStore
 from crew.runs.events import Resumed, RunStarted
 from crew.store import MemoryStore
 from crew.validation import InputValidator
@@ -51,6 +51,7 @@ class CrewExecutor:
         store: RunStore | None = None,
         validator: InputValidator | None = None,
         observers: Sequence[Observer] = (),
+        parameters: RequestParameters | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
@@ -60,6 +61,7 @@ class CrewExecutor:
         self._store: RunStore = store if store is not None else MemoryStore()
         self._validator = validator or InputValidator()
         self._observers = tuple(observers)
+        self._parameters = parameters or RequestParameters()
         self._clock = clock
         self._pool = Pool()
         self._desk = Desk(pool=self._pool)
@@ -74,33 +76,36 @@ class CrewExecutor:
         input: str | UserMessage,
         history: HistoryInput = None,
         agent: str | None = None,
+        parameters: RequestParameters | None = None,
         run_id: str | None = None,
         deps: Any = None,
     ) -> RunResult:
         """Run the crew on this input to its end, its pause or its limit."""
-        return await _drained(self._stream(input, history, agent, run_id, deps, streams=False))
+        return await _drained(self._stream(input, history, agent, parameters, run_id, deps, streams=False))
 
     def execute_stream(
         self,
         input: str | UserMessage,
         history: HistoryInput = None,
         agent: str | None = None,
+        parameters: RequestParameters | None = None,
         run_id: str | None = None,
         deps: Any = None,
     ) -> EventStream:
         """The same run, watched as it happens."""
-        return self._stream(input, history, agent, run_id, deps, streams=True)
+        return self._stream(input, history, agent, parameters, run_id, deps, streams=True)
 
     def execute_sync(
         self,
         input: str | UserMessage,
         history: HistoryInput = None,
         agent: str | None = None,
+        parameters: RequestParameters | None = None,
         run_id: str | None = None,
         deps: Any = None,
     ) -> RunResult:
         """The same run for scripts and notebooks; inside a running event loop it works on a thread of its own."""
-        stream = self._stream(input, history, agent, run_id, deps, streams=False)
+        stream = self._stream(input, history, agent, parameters, run_id, deps, streams=False)
         return _in_a_loop_of_its_own(stream)
 
     async def resume(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> RunResult:
@@ -139,12 +144,14 @@ class CrewExecutor:
         input: str | UserMessage,
         history: HistoryInput,
         agent: str | None,
+        parameters: RequestParameters | None,
         run_id: str | None,
         deps: Any,
         *,
         streams: bool,
     ) -> EventStream:
         state, started = self._begin(input, history, agent, run_id)
+        state = replace(state, parameters=parameters or self._parameters)
 
         async def work(publish: Publish) -> RunResult:
             run = self._run(state, watched(self._observers, publish), deps, streams=streams)

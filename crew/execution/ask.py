@@ -9,7 +9,7 @@ from crew.execution.run import Run
 from crew.history import View, estimate_message, present
 from crew.messages import AssistantMessage, clean
 from crew.runs import RunState
-from crew.runs.events import Asked, HistoryRepaired, Replied
+from crew.runs.events import Asked, HistoryRepaired, Replied, Retried
 
 
 async def ask(run: Run, state: RunState) -> None:
@@ -62,6 +62,16 @@ def request_for(run: Run, state: RunState, provider: Provider) -> ModelRequest:
         run_id=state.run_id,
         conversation_id=state.conversation_id,
         turn=view.turn,
+        on_retry=lambda retry: run.tell(
+            Retried(
+                run_id=state.run_id,
+                provider=provider.name,
+                model=provider.model,
+                attempt=retry.attempt,
+                reason=retry.reason,
+                wait=retry.wait,
+            )
+        ),
     )
 
 

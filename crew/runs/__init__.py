@@ -3,6 +3,7 @@
 from crew.runs.doors import Observer, RunStore, Stored
 from crew.runs.events import Event
 from crew.runs.limits import Limits
+from crew.runs.parameters import RequestParameters
 from crew.runs.result import Metrics, RunResult
 from crew.runs.state import (
     AskModel,
@@ -35,6 +36,7 @@ __all__ = [
     "Observer",
     "OpenCall",
     "Pause",
+    "RequestParameters",
     "RunBranches",
     "RunResult",
     "RunState",

@@ -80,6 +80,28 @@ class ReplyEmpty(Stamp):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Retried(Stamp):
+    """A request failed in a way that is worth another try, which is made after a wait."""
+
+    provider: str
+    model: str
+    attempt: int
+    reason: str
+    wait: float
+    kind: Literal["retried"] = "retried"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FellBack(Stamp):
+    """The agent's backup model takes over."""
+
+    model: str
+    backup: str
+    reason: str
+    kind: Literal["fell_back"] = "fell_back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallHeld(Stamp):
     """A call waits for a person's approval."""
 
@@ -268,6 +290,8 @@ Event = Annotated[
     | TextDelta
     | Replied
     | ReplyEmpty
+    | Retried
+    | FellBack
     | CallHeld
     | ToolsStarted
     | ToolProgress

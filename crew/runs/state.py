@@ -10,6 +10,7 @@ from pydantic import Discriminator
 from crew.history import History, View
 from crew.messages import Message, ToolCall, ToolResult, Transcript, Usage
 from crew.runs.limits import Limits
+from crew.runs.parameters import RequestParameters
 
 StopReason = Literal["completed", "paused", "limit", "cancelled", "failed"]
 """How a run stopped. `failed` is never returned: it stands in the result that a `RunError` carries."""
@@ -141,6 +142,7 @@ class RunState:
     crew: str
     agent: str
     limits: Limits
+    parameters: RequestParameters = field(default_factory=RequestParameters)
     next: Next = field(default_factory=AskModel)
     history: History = field(default_factory=History)
     transcript: Transcript = field(default_factory=Transcript)

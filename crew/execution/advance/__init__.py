@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+from crew.execution.advance.asking import ask
 from crew.execution.advance.calls import close_if_answered, on_result
 from crew.execution.advance.draft import Draft, spent
 from crew.execution.advance.ending import on_end, on_timeout
@@ -151,7 +152,7 @@ def _begin(draft: Draft, event: RunStarted) -> None:
         return
 
     draft.say(AgentStarted)
-    draft.ask()
+    ask(draft)
 
 
 def _mark(draft: Draft, ids: set[str], status: CallStatus) -> None:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from crew.agents import Handoff
 from crew.exchanges import STRICTEST
+from crew.execution.advance.asking import ask
 from crew.execution.advance.draft import Draft
 from crew.execution.advance.fork import call_agent, fork
 from crew.execution.plan import Toolkit
@@ -158,7 +159,7 @@ def close_if_answered(draft: Draft) -> None:
         call = next(open.call for open in now.calls if open.call.id == now.handoff)
         _hand_over(draft, call)
     else:
-        draft.ask()
+        ask(draft)
 
 
 def _hand_over(draft: Draft, call: ToolCall) -> None:
@@ -183,4 +184,4 @@ def _hand_over(draft: Draft, call: ToolCall) -> None:
     view = cross(state.views.get(handoff.target, View()), state.history, start, handoff.history)
     draft.set(agent=handoff.target, views={**state.views, handoff.target: view})
     draft.say(AgentStarted)
-    draft.ask()
+    ask(draft)

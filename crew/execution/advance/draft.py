@@ -9,7 +9,7 @@ from crew.doors import Entry, Pruned
 from crew.execution.plan import Plan
 from crew.history import History, estimate_message
 from crew.messages import Message, Usage, UserMessage
-from crew.runs import AskModel, Event, Finished, RunState
+from crew.runs import Event, Finished, RunState
 from crew.runs.events import HistoryPruned, LimitReached, Stamp
 from crew.runs.state import StopReason
 
@@ -97,23 +97,6 @@ class Draft:
         )
 
     # ------------------------------------------------------------------------------------------ what comes next
-
-    def ask(self) -> None:
-        """The agent's model is next, unless a limit says otherwise."""
-        limits, tally = self.state.limits, self.state.tally
-        spent: list[tuple[str, float | None, float | None]] = [
-            ("rounds", tally.rounds, limits.rounds),
-            ("tokens", tally.usage.total_tokens, limits.tokens),
-            ("cost_usd", tally.usage.cost, limits.cost_usd),
-            ("seconds", self.state.active_seconds, limits.seconds),
-        ]
-
-        for name, value, limit in spent:
-            if limit is not None and value is not None and value >= limit:
-                self.stop_at(name, limit)
-                return
-
-        self.set(next=AskModel())
 
     def stop_at(self, limit: str, value: float) -> None:
         """A limit ends the run, with the work so far."""

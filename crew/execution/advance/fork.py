@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from crew.agents import AgentTool, Parallel, Quorum
 from crew.errors import BranchesFailed
+from crew.execution.advance.asking import ask
 from crew.execution.advance.draft import Draft, spent
 from crew.history import History, View
 from crew.messages import ToolCall, ToolResult, Transcript, Usage, UserMessage
@@ -45,7 +46,7 @@ def fork(draft: Draft, group: Parallel, crossing: View | None = None) -> None:
             "Do your part of the user's request.]",
             "branch",
         )
-        begun.ask()
+        ask(begun)
         children[key] = begun.state
         draft.out.extend(begun.out)
 
@@ -88,6 +89,7 @@ def _child(state: RunState, key: str, agent: str, limits: Limits) -> RunState:
         crew=state.crew,
         agent=agent,
         limits=limits,
+        parameters=state.parameters,
         seen_at=state.seen_at,
     )
 
@@ -111,7 +113,7 @@ def call_agent(draft: Draft, call: ToolCall, used: AgentTool, siblings: int) -> 
         goal = UserMessage(request, id=f"{child.run_id}:{draft.event.sequence}", time=draft.event.at)
         begun.set(history=History(goal=goal.id), transcript=Transcript())
         begun.append(goal)
-        begun.ask()
+        ask(begun)
         draft.set(children={**draft.state.children, call.id: begun.state})
         draft.out.extend(begun.out)
 
@@ -231,7 +233,7 @@ def _join(draft: Draft, group: Parallel, keys: Sequence[str]) -> None:
 
     draft.set(agent=target)
     draft.say(AgentStarted)
-    draft.ask()
+    ask(draft)
 
 
 def archive(draft: Draft, keys: Sequence[str], group: str = "") -> None:

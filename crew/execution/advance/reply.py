@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from crew.agents import Agent, Route
 from crew.errors import OutputInvalid
+from crew.execution.advance.asking import ask
 from crew.execution.advance.calls import open_calls
 from crew.execution.advance.draft import Draft
 from crew.execution.advance.fork import fork
@@ -48,10 +49,7 @@ def _empty(draft: Draft, again: str) -> None:
         return
 
     draft.say(ReplyEmpty, outcome="asked_again")
-    draft.ask()
-
-    if isinstance(draft.state.next, AskModel):
-        draft.set(next=AskModel(again="empty"))
+    ask(draft, "empty")
 
 
 def _plain(draft: Draft, agent: Agent, message: AssistantMessage, tokens: int, again: str) -> None:
@@ -89,7 +87,7 @@ def _onwards(draft: Draft, message: AssistantMessage, tokens: int, target: str |
     draft.set(agent=target)
     draft.say(AgentStarted)
     draft.tell(f"[{source} passed the work on to you, {target}, by {why}. Go on with the user's request.]", origin)
-    draft.ask()
+    ask(draft)
 
 
 def _matching(agent: Agent, text: str) -> Route | None:
@@ -130,7 +128,4 @@ def _ask_to_mend(draft: Draft, agent: Agent, message: AssistantMessage, tokens: 
         f"[Your answer does not fit the schema: {problem}\nAnswer again, with JSON that fits it and nothing else.]",
         "output",
     )
-    draft.ask()
-
-    if isinstance(draft.state.next, AskModel):
-        draft.set(next=AskModel(again="output"))
+    ask(draft, "output")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from crew.execution.advance.asking import ask
 from crew.execution.advance.calls import answer, close_if_answered
 from crew.execution.advance.draft import Draft
 from crew.messages import ToolResult, clean
@@ -26,7 +27,7 @@ def on_resume(draft: Draft, event: Resumed, settle_child: Callable[[Draft, str],
         case AwaitInput(pause_id=id):
             if id in event.answers:
                 draft.tell(clean(event.answers[id]), "answer")
-                draft.ask()
+                ask(draft)
         case CallTools(calls=calls):
             for open in calls:
                 _call(draft, open, event.answers)
