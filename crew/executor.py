@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +17,17 @@ from crew.execution import Run, plan_for
 from crew.execution.answers import check_answers
 from crew.execution.bounds import budget_for, check_room
 from crew.execution.desk import Desk
+from crew.execution.drain import drained, in_a_loop_of_its_own
 from crew.execution.outcome import at_rest
 from crew.execution.stream import EventStream, Publish
-from crew.execution.watch import watched
+from crew.execution.watch import Watching
 from crew.history import History, estimate_message, policy_named
 from crew.messages import Message, UserMessage
 from crew.providers import Pool
 from crew.runs import Limits, Observer, RequestParameters, RunResult, RunState, RunStore
 from crew.runs.events import Resumed, RunStarted
 from crew.store import MemoryStore
+from crew.telemetry import Figure, Lookout, Telemetry, current
 from crew.validation import InputValidator
 
 HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
@@ -53,6 +53,7 @@ class CrewExecutor:
         observers: Sequence[Observer] = (),
         parameters: RequestParameters | None = None,
         clock: Callable[[], float] = time.time,
+        telemetry: Telemetry | None = None,
     ) -> None:
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
         policy = policy_named(history) if isinstance(history, str) else history
@@ -65,6 +66,8 @@ class CrewExecutor:
         self._clock = clock
         self._pool = Pool()
         self._desk = Desk(pool=self._pool)
+        self._telemetry = telemetry
+        self._lookout = Lookout(crew, self.plan.budget.limit, clock, self._watcher)
 
         for agent in self.plan.agents.values():
             self._pool.check(agent.model)
@@ -81,7 +84,7 @@ class CrewExecutor:
         deps: Any = None,
     ) -> RunResult:
         """Run the crew on this input to its end, its pause or its limit."""
-        return await _drained(self._stream(input, history, agent, parameters, run_id, deps, streams=False))
+        return await drained(self._stream(input, history, agent, parameters, run_id, deps, streams=False))
 
     def execute_stream(
         self,
@@ -106,11 +109,11 @@ class CrewExecutor:
     ) -> RunResult:
         """The same run for scripts and notebooks; inside a running event loop it works on a thread of its own."""
         stream = self._stream(input, history, agent, parameters, run_id, deps, streams=False)
-        return _in_a_loop_of_its_own(stream)
+        return in_a_loop_of_its_own(stream)
 
     async def resume(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> RunResult:
         """Carry on a run that was paused, interrupted or failed; nothing whose result was committed is repeated."""
-        return await _drained(self._resumed(run_id, answers, deps, streams=False))
+        return await drained(self._resumed(run_id, answers, deps, streams=False))
 
     def resume_stream(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> EventStream:
         """The same, watched as it happens."""
@@ -120,13 +123,19 @@ class CrewExecutor:
         """End a run, under way or paused; it returns with `stop_reason="cancelled"` and a valid history."""
         if not await self._desk.cancel(run_id):
             stored = await self._store.load(run_id)
-            run = self._run(stored.state, watched(self._observers, lambda event: None), None, streams=False)
+            run, _ = self._run(stored.state, lambda event: None, None, streams=False, resumes=True)
             run.version = stored.version
             await self._desk.end(run)
+            run.closed(None)
 
     async def aclose(self) -> None:
-        """Stop what is under way (it can be resumed) and close every connection."""
+        """Stop what is under way (it can be resumed), close every connection, and send what telemetry still holds."""
         await self._desk.aclose()
+        await self._watcher().flush()
+
+    def metrics(self) -> dict[str, Figure]:
+        """What this executor's runs came to so far, by the metric's name."""
+        return self._lookout.metrics()
 
     async def __aenter__(self) -> Self:
         self._desk.stays_open = True
@@ -154,8 +163,8 @@ class CrewExecutor:
         state = replace(state, parameters=parameters or self._parameters)
 
         async def work(publish: Publish) -> RunResult:
-            run = self._run(state, watched(self._observers, publish), deps, streams=streams)
-            return await self._desk.carry(run, started)
+            run, trace = self._run(state, publish, deps, streams=streams)
+            return await self._desk.carry(run, replace(started, trace=trace))
 
         return EventStream(work)
 
@@ -194,24 +203,35 @@ class CrewExecutor:
             async with self._desk.claim(run_id):
                 stored = await self._store.load(run_id)
                 check_answers(stored.state, given, self._validator)
-                run = self._run(stored.state, watched(self._observers, publish), deps, streams=streams)
+                run, trace = self._run(stored.state, publish, deps, streams=streams, resumes=True)
                 run.version = stored.version
 
-            return await self._desk.carry(run, Resumed(run_id=run_id, answers=given))
+            return await self._desk.carry(run, Resumed(run_id=run_id, answers=given, trace=trace))
 
         return EventStream(work)
 
-    def _run(self, state: RunState, publish: Publish, deps: Any, *, streams: bool) -> Run:
-        return Run(
+    def _watcher(self) -> Telemetry:
+        return self._telemetry if self._telemetry is not None else current()
+
+    def _run(
+        self, state: RunState, publish: Publish, deps: Any, *, streams: bool, resumes: bool = False
+    ) -> tuple[Run, str]:
+        """A run under watch, and the trace that it is watched in."""
+        watch = self._lookout.watch(state, resumes=resumes)
+        watching = Watching(state.run_id, (watch, *self._observers), publish)
+        run = Run(
             plan=self.plan,
             state=state,
             store=self._store,
             clock=self._clock,
-            publish=publish,
+            publish=watching,
+            around=watching.around,
+            closed=watching.close,
             provider_for=lambda name: self._pool.get(self.plan.agents[name].model),
             deps=deps,
             streams=streams,
         )
+        return run, watch.trace
 
 
 def _continued(state: RunState, before: RunState) -> RunState:
@@ -239,35 +259,3 @@ def _unique(messages: Sequence[Message]) -> list[Message]:
         seen.add(message.id)
 
     return out
-
-
-async def _drained(stream: EventStream) -> RunResult:
-    async with stream:
-        async for _ in stream:
-            pass
-
-    return stream.result
-
-
-def _in_a_loop_of_its_own(stream: EventStream) -> RunResult:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(_drained(stream))
-
-    found: list[RunResult | BaseException] = []
-
-    def work() -> None:
-        try:
-            found.append(asyncio.run(_drained(stream)))
-        except BaseException as error:  # raised again in the caller's thread, below
-            found.append(error)
-
-    thread = threading.Thread(target=work, name="crew-execute-sync")
-    thread.start()
-    thread.join()
-
-    if isinstance(found[0], BaseException):
-        raise found[0]
-
-    return found[0]

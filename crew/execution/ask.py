@@ -77,7 +77,8 @@ def request_for(run: Run, state: RunState, provider: Provider) -> ModelRequest:
 
 async def _complete(run: Run, provider: Provider, request: ModelRequest) -> ModelReply:
     try:
-        return await provider.complete(request, run.on_delta(request.run_id))
+        with run.around(request.run_id, request):
+            return await provider.complete(request, run.on_delta(request.run_id))
     except CrewError:
         raise
     except Exception as error:  # a provider may be anybody's code: what it raises must fail the run in our words

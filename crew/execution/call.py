@@ -108,7 +108,8 @@ async def _attempt(run: Run, state: RunState, ready: _Ready, seconds: float) -> 
 
     try:
         async with asyncio.timeout(seconds) as clock:
-            value = await _invoke(run, state, ready)
+            with run.around(state.run_id, ready.call):
+                value = await _invoke(run, state, ready)
 
         return to_text(value) or EMPTY_OUTPUT, "ok"
     except TimeoutError as error:

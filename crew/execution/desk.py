@@ -27,7 +27,17 @@ class Desk:
     _cancelled: set[str] = field(default_factory=set)
 
     async def carry(self, run: Run, first: Happening) -> RunResult:
-        """Record the first event and drive the run on from there."""
+        """Record the first event and drive the run on from there; whoever watches is told when that is over."""
+        try:
+            result = await self._carry(run, first)
+        except BaseException as error:  # every way out is told, and goes on as it is
+            run.closed(error)
+            raise
+
+        run.closed(None)
+        return result
+
+    async def _carry(self, run: Run, first: Happening) -> RunResult:
         run_id = run.state.run_id
 
         async with self.claim(run_id):

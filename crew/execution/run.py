@@ -10,13 +10,18 @@ from typing import Any
 from crew.doors import OnDelta, Provider
 from crew.execution.advance import Happening, advance, at
 from crew.execution.plan import Plan
+from crew.execution.watch import Around, unwatched
 from crew.runs import Event, Finished, RunState, RunStore
 from crew.runs.events import Replied, RunStarted, TextDelta, ToolProgress
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Run:
-    """A run and the doors through which its steps are performed."""
+    """A run and the doors through which its steps are performed.
+
+    `around` is entered around every call of a model or tool, `scrub` takes out what must not enter a message, `closed`
+    is called when the run is over here, on whichever way.
+    """
 
     plan: Plan
     state: RunState
@@ -27,6 +32,9 @@ class Run:
     version: int = 0
     deps: Any = None
     streams: bool = False
+    around: Around = unwatched
+    scrub: Callable[[str], str] = str
+    closed: Callable[[BaseException | None], None] = lambda error: None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _untold: list[Event] = field(default_factory=list)
 

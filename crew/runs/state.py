@@ -135,7 +135,10 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """Everything that a run is. `children` are the branches and called agents under way, by key."""
+    """Everything that a run is. `children` are the branches and called agents under way, by key.
+
+    `trace` is the W3C traceparent under which the run was last traced, so that a later one can point back.
+    """
 
     run_id: str
     conversation_id: str
@@ -154,6 +157,7 @@ class RunState:
     seen_at: float = 0.0
     children: dict[str, RunState] = field(default_factory=dict)
     branches: tuple[Branch, ...] = ()
+    trace: str = ""
 
 
 def pauses(state: RunState) -> tuple[Pause, ...]:
