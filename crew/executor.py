@@ -9,6 +9,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic import SecretStr
+
 from crew.agents import Agent, Crew
 from crew.doors import Policy
 from crew.errors import InvalidInput, Violation, nearest
@@ -19,6 +21,7 @@ from crew.execution.bounds import budget_for, check_room
 from crew.execution.desk import Desk
 from crew.execution.drain import drained, in_a_loop_of_its_own
 from crew.execution.outcome import at_rest
+from crew.execution.scrub import scrubbed
 from crew.execution.stream import EventStream, Publish
 from crew.execution.watch import Watching
 from crew.history import History, estimate_message, policy_named
@@ -54,6 +57,7 @@ class CrewExecutor:
         parameters: RequestParameters | None = None,
         clock: Callable[[], float] = time.time,
         telemetry: Telemetry | None = None,
+        secrets: Sequence[str | SecretStr] = (),
     ) -> None:
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
         policy = policy_named(history) if isinstance(history, str) else history
@@ -67,7 +71,7 @@ class CrewExecutor:
         self._pool = Pool()
         self._desk = Desk(pool=self._pool)
         self._telemetry = telemetry
-        self._lookout = Lookout(crew, self.plan.budget.limit, clock, self._watcher)
+        self._lookout = Lookout(crew, self.plan.budget.limit, clock, self._watcher, secrets)
 
         for agent in self.plan.agents.values():
             self._pool.check(agent.model)
@@ -171,8 +175,8 @@ class CrewExecutor:
     def _begin(
         self, input: str | UserMessage, history: HistoryInput, agent: str | None, run_id: str | None
     ) -> tuple[RunState, RunStarted]:
-        goal = input if isinstance(input, UserMessage) else UserMessage(input)
-        before = () if history is None or isinstance(history, RunResult) else history
+        goal = scrubbed(self._lookout.scrub, input if isinstance(input, UserMessage) else UserMessage(input))
+        before = () if history is None or isinstance(history, RunResult) else scrubbed(self._lookout.scrub, history)
         given = self._validator.check(goal.text, history=before, agent=agent, run_id=run_id)
         start = self._entry(agent)
         id = run_id or uuid.uuid4().hex
@@ -197,7 +201,7 @@ class CrewExecutor:
         return name
 
     def _resumed(self, run_id: str, answers: Mapping[str, Any] | None, deps: Any, *, streams: bool) -> EventStream:
-        given = dict(answers or {})
+        given = scrubbed(self._lookout.scrub, dict(answers or {}))
 
         async def work(publish: Publish) -> RunResult:
             async with self._desk.claim(run_id):
@@ -227,6 +231,7 @@ class CrewExecutor:
             publish=watching,
             around=watching.around,
             closed=watching.close,
+            scrub=self._lookout.scrub_for(deps),
             provider_for=lambda name: self._pool.get(self.plan.agents[name].model),
             deps=deps,
             streams=streams,

@@ -6,6 +6,7 @@ from crew.doors import ModelReply, ModelRequest, Provider
 from crew.errors import CrewError, ProviderError, describe
 from crew.exchanges import profile_named, repair
 from crew.execution.run import Run
+from crew.execution.scrub import Deltas, scrubbed
 from crew.history import View, estimate_message, present
 from crew.messages import AssistantMessage, clean
 from crew.runs import RunState
@@ -54,7 +55,7 @@ def request_for(run: Run, state: RunState, provider: Provider) -> ModelRequest:
 
     return ModelRequest(
         messages=repaired.messages,
-        instructions=agent.instructions,
+        instructions=scrubbed(run.scrub, agent.instructions),
         tools=kit.specs,
         settings=agent.settings,
         output=kit.output,
@@ -78,7 +79,13 @@ def request_for(run: Run, state: RunState, provider: Provider) -> ModelRequest:
 async def _complete(run: Run, provider: Provider, request: ModelRequest) -> ModelReply:
     try:
         with run.around(request.run_id, request):
-            return await provider.complete(request, run.on_delta(request.run_id))
+            on_delta = run.on_delta(request.run_id)
+            reply = await provider.complete(request, on_delta)
+
+        if isinstance(on_delta, Deltas):
+            on_delta.close()
+
+        return reply
     except CrewError:
         raise
     except Exception as error:  # a provider may be anybody's code: what it raises must fail the run in our words

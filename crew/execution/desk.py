@@ -12,6 +12,7 @@ from crew.execution.advance import Happening
 from crew.execution.loop import drive
 from crew.execution.outcome import result_of
 from crew.execution.run import Run
+from crew.execution.scrub import scrub_error
 from crew.providers import Pool
 from crew.runs import Finished, RunResult
 from crew.runs.events import Cancelled, LimitReached, RunFailed
@@ -74,6 +75,8 @@ class Desk:
 
     def _failed(self, run: Run, error: Exception) -> Exception:
         """What the caller gets, after the stream's last event said so; a run that never began fails as it is."""
+        scrub_error(run.scrub, error)
+
         if run.version == 0 and not isinstance(error, RunError):
             return error
 

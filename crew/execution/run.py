@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from crew.doors import OnDelta, Provider
+from crew.doors import Delta, OnDelta, Provider
 from crew.execution.advance import Happening, advance, at
 from crew.execution.plan import Plan
+from crew.execution.scrub import Deltas, Scrubber, scrubbed
 from crew.execution.watch import Around, unwatched
 from crew.runs import Event, Finished, RunState, RunStore
 from crew.runs.events import Replied, RunStarted, TextDelta, ToolProgress
@@ -33,7 +34,7 @@ class Run:
     deps: Any = None
     streams: bool = False
     around: Around = unwatched
-    scrub: Callable[[str], str] = str
+    scrub: Scrubber | None = None
     closed: Callable[[BaseException | None], None] = lambda error: None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _untold: list[Event] = field(default_factory=list)
@@ -86,13 +87,16 @@ class Run:
         if not self.streams:
             return None
 
-        return lambda delta: self.tell(TextDelta(run_id=run_id, text=delta.text, channel=delta.kind))
+        def tell(delta: Delta) -> None:
+            self.tell(TextDelta(run_id=run_id, text=delta.text, channel=delta.kind))
+
+        return tell if self.scrub is None else Deltas(self.scrub, tell)
 
     def _stamped(self, event: Any, agent: str) -> Any:
         """The event with its number and time, and what is born with it named after them."""
         number = self.state.sequence + 1
         self.state = replace(self.state, sequence=number)
-        event = replace(event, sequence=number, at=self.clock(), agent=event.agent or agent)
+        event = replace(scrubbed(self.scrub, event), sequence=number, at=self.clock(), agent=event.agent or agent)
 
         match event:
             case Replied(message=message):

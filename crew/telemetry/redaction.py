@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from crew.telemetry.secrets import CURRENT
+
 HIDDEN = "[hidden]"
 LONGEST = 10_000
 DEEPEST = 6
@@ -33,7 +35,9 @@ _NAMED = re.compile(
 
 
 def safe(text: str) -> str:
-    """The text without key-like strings; never longer than 10,000 characters."""
+    """The text without secrets that we hold and without key-like strings; never longer than 10,000 characters."""
+    text = CURRENT.get()(text)
+
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]} [… {len(text) - LONGEST} more characters]"
 

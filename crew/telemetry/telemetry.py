@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from crew.agents import Crew
 from crew.errors import describe
 from crew.execution.thread import on_daemon_thread
 from crew.runs import RunState
-from crew.telemetry import logs, names
-from crew.telemetry.environment import captures_content
+from crew.telemetry import environment, logs, names
 from crew.telemetry.figures import Figure, Figures, Labels
 from crew.telemetry.instruments import Instruments
 from crew.telemetry.measures import Measures
 from crew.telemetry.nodes import Pen, nanoseconds
+from crew.telemetry.secrets import CURRENT, HELD, Secrets, keep_from
 from crew.telemetry.spans import Spans
 from crew.telemetry.watch import Watch
 
@@ -36,7 +36,7 @@ class Telemetry:
         self, *, tracer_provider: Any = None, meter_provider: Any = None, capture_content: bool | None = None
     ) -> None:
         self._tracer_provider, self._meter_provider = tracer_provider, meter_provider
-        self.capture_content = captures_content() if capture_content is None else capture_content
+        self.capture_content = environment.captures_content() if capture_content is None else capture_content
         self._instruments: tuple[Any, Instruments] | None = None
 
     def tracer(self) -> Any:
@@ -100,11 +100,34 @@ class Lookout:
     """Watches the runs of one executor and adds up its figures."""
 
     def __init__(
-        self, crew: Crew, bound: int | None, clock: Callable[[], float], telemetry: Callable[[], Telemetry]
+        self,
+        crew: Crew,
+        bound: int | None,
+        clock: Callable[[], float],
+        telemetry: Callable[[], Telemetry],
+        secrets: Iterable[Any] = (),
     ) -> None:
         self._crew, self._bound, self._clock, self._telemetry = crew, bound, clock, telemetry
         self._figures = Figures()
+        self._secrets = Secrets(secrets, below=HELD)
+        keep_from((agent.model for agent in crew.members.values()), environment.keys())
         logs.hush()
+
+    @property
+    def scrub(self) -> Secrets | None:
+        """Takes out what must not enter a message; None where there is nothing to take out."""
+        return self._secrets or None
+
+    def scrub_for(self, deps: Any) -> Secrets | None:
+        """The same for a run with these dependencies; from here on also for what this task logs."""
+        try:
+            secrets = self._secrets.with_those_in(deps)
+        except Exception as error:  # the tool boundary: dependencies may be anything, and may refuse to be looked at
+            log.warning("dependencies can't be searched for secrets: %s", describe(error))
+            secrets = self._secrets
+
+        CURRENT.set(secrets)
+        return secrets or None
 
     def watch(self, state: RunState, *, resumes: bool) -> Watch:
         """Begin to watch a run; whatever fails here costs the run nothing but its trace."""
