@@ -29,7 +29,7 @@ class Forest:
 
     def plant(self, run_id: str, base: Span, at: float) -> None:
         """A run, or a branch, stands under this span from now on."""
-        self.nodes[run_id] = Node(run_id=run_id, base=base, last=at)
+        self.nodes[run_id] = Node(run_id=run_id, base=base, last=at, before=at)
 
     def node(self, run_id: str) -> Node:
         """Where this run stands; one that nobody announced stands under the root."""

@@ -125,6 +125,27 @@ LINES: dict[type[Any], tuple[str, Callable[[Any], Fields]]] = {
 }
 
 
+SUMMARIES: dict[str, tuple[str, Callable[[Any], Fields]]] = {
+    "summarised": (
+        "history.summarised",
+        lambda e: {"model": e.model, **_bill(e.usage), **({"error": e.error} if e.error else {})},
+    ),
+    "compacted": (
+        "history.compacted",
+        lambda e: {
+            "cause": e.cause,
+            "covers": len(e.covers),
+            "tokens_before": e.tokens_before,
+            "tokens_after": e.tokens_after,
+        },
+    ),
+    "compaction_failed": (
+        "history.compaction_failed",
+        lambda e: {"cause": e.cause, "reason": e.reason, "waiting": e.waiting},
+    ),
+}
+
+
 def louder(event: Any, run_id: str) -> str | None:
     """The level of a line that says something worse, or less bad, than its name does."""
     match event:

@@ -25,6 +25,7 @@ from crew.telemetry import names
 from crew.telemetry.figures import Labels
 
 NEAR = 0.8
+SUMMARISED = frozenset({"summarised"})
 
 Record = Callable[[str, float, Labels], None]
 Near = Callable[[str, float, float], None]
@@ -60,7 +61,7 @@ class Measures:
         record(names.RUNS_ACTIVE, 1, self._crew)
 
     def __call__(self, event: Event) -> None:
-        act = self._on.get(type(event))
+        act = self._on.get(type(event)) or (self._summarised if event.kind in SUMMARISED else None)
 
         if act is not None:
             self._last = event.at
@@ -107,6 +108,10 @@ class Measures:
 
         if usage.cost:
             record(names.COST_USD, usage.cost, labels)
+
+    def _summarised(self, event: Any) -> None:
+        self.bill(event.usage, ((names.OPERATION, names.CHAT), (names.REQUEST_MODEL, event.model)))
+        self._usage += event.usage
 
     def chat_failed(self, run_id: str, error: BaseException, at: float) -> None:
         """A question came to an error."""

@@ -87,6 +87,8 @@ TOKENS_BEFORE = "crew.history.tokens_before"
 TOKENS_AFTER = "crew.history.tokens_after"
 PREFIX_MOVED = "crew.history.prefix_moved"
 STAGE = "crew.history.stage"
+CAUSE = "crew.compact.cause"
+COVERS = "crew.compact.covers"
 LIMIT_NAME = "crew.limit"
 
 ATTRIBUTES: dict[str, str] = {
@@ -142,6 +144,8 @@ ATTRIBUTES: dict[str, str] = {
     TOKENS_AFTER: "Estimated tokens after.",
     PREFIX_MOVED: "Whether the front of the next request changed, so that the provider's cache misses once.",
     STAGE: "On a metric: `before` or `after` the pruning.",
+    CAUSE: "The policy or the strategy that asked for a summary.",
+    COVERS: "How many messages the summary stands for.",
     LIMIT_NAME: "On a metric: which limit; `messages` is the bound of the history.",
 }
 
@@ -249,7 +253,9 @@ LOG_EVENTS: dict[str, tuple[Level, str]] = {
     "branch.timed_out": ("warning", "The group's time is over; group, seconds."),
     "history.pruned": ("info", "Messages left the history; before, after, limit, evicted, policy, reason, tokens."),
     "history.repaired": ("warning", "A history that came in broken was mended; changes, where."),
-    "history.compacted": ("info", "A part of the history became a summary."),
+    "history.compacted": ("info", "A summary stands for a part of the history; cause, covers, tokens."),
+    "history.compaction_failed": ("warning", "A summary came to nothing; cause, reason, waiting."),
+    "history.summarised": ("debug", "A summariser answered; model, tokens, cost."),
     "limit.near": ("warning", "80 % of a limit is used, said once for each limit and run; limit, value, maximum."),
     "limit.reached": ("warning", "A limit ends the run; limit, value."),
     "run.warned": ("warning", "Something that a person may want to know; text."),

@@ -36,9 +36,11 @@ class Node:
     agent: Open | None = None
     chat: Open | None = None
     group: Open | None = None
+    compact: Open | None = None
     tools: dict[str, Open] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
     last: float = 0.0
+    before: float = 0.0
 
     @property
     def idle(self) -> bool:
@@ -50,8 +52,10 @@ class Node:
 
     def take(self) -> Iterator[Open]:
         """Everything that is open here, the inner ones first; none of it is open here any more."""
-        yield from (open for open in (self.chat, *self.tools.values(), self.agent, self.group) if open is not None)
-        self.chat = self.agent = self.group = None
+        yield from (
+            open for open in (self.chat, self.compact, *self.tools.values(), self.agent, self.group) if open is not None
+        )
+        self.chat = self.compact = self.agent = self.group = None
         self.tools.clear()
 
 

@@ -26,6 +26,7 @@ from crew.runs.events import (
 )
 from crew.telemetry import names
 from crew.telemetry.attributes import of_asked, of_pruning, of_replied, of_total
+from crew.telemetry.compaction import compacted, compaction_failed, summarised
 from crew.telemetry.content import reply_json
 from crew.telemetry.forest import Forest
 from crew.telemetry.nodes import Node, Open, Pen
@@ -62,6 +63,12 @@ class Spans:
             RunFinished: self._finished,
         }
 
+        self._summaries: dict[str, Callable[[Any, Node], None]] = {
+            "summarised": lambda event, node: summarised(pen, event, node),
+            "compacted": lambda event, node: compacted(pen, event, node),
+            "compaction_failed": lambda event, node: compaction_failed(pen, event, node),
+        }
+
     @property
     def latest_id(self) -> str:
         """The id of the span that the newest event was about."""
@@ -69,7 +76,7 @@ class Spans:
 
     def __call__(self, event: Event) -> None:
         kind = type(event)
-        act, note = self._on.get(kind), NOTES.get(kind)
+        act, note = self._on.get(kind) or self._summaries.get(event.kind), NOTES.get(kind)
         known = self._forest.nodes.get(event.run_id)
         self._pen.latest = self.root if known is None else known.innermost
 
@@ -77,6 +84,7 @@ class Spans:
             return
 
         node = self._forest.node(event.run_id)
+        node.before = node.last
         node.last = self._forest.last = max(self._forest.last, event.at)
 
         if note is not None:

@@ -13,7 +13,7 @@ from crew.messages import ToolCall
 from crew.runs import Event
 from crew.telemetry import names
 from crew.telemetry.content import instructions_json, messages_json
-from crew.telemetry.lines import LINES, louder
+from crew.telemetry.lines import LINES, SUMMARIES, louder
 from crew.telemetry.measures import Measures
 from crew.telemetry.nodes import Open
 from crew.telemetry.spans import Spans
@@ -48,7 +48,7 @@ class Watch:
             self._lines.warning("limit.near", limit=limit, value=value, maximum=maximum)
 
     def _line(self, event: Event) -> None:
-        if (line := LINES.get(type(event))) is None:
+        if (line := LINES.get(type(event)) or SUMMARIES.get(event.kind)) is None:
             return
 
         name, fields = line

@@ -1,6 +1,6 @@
 """A tracer provider that keeps what it gets, and a crew that does a little of everything."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -57,7 +57,13 @@ async def look(order_id: str) -> str:
     return f"order {order_id} is on its way"
 
 
-def support(calls: int = 8) -> Crew:
+@pytest.fixture
+def support() -> Callable[..., Crew]:
+    """Makes the crew."""
+    return _support
+
+
+def _support(calls: int = 8) -> Crew:
     """Triage hands over to billing, which calls a tool again and again, and then to a panel of two."""
     legal = Agent("legal", model=ScriptedProvider("Legal agrees."))
     finance = Agent("finance", model=ScriptedProvider("Finance agrees."))
