@@ -66,6 +66,7 @@ def stop(pid_file: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
     pid_file.unlink()
     print(f"Jaeger (pid {pid}) is stopped.")
+    return None
 
 
 def live_pid(pid_file: Path) -> int | None:
@@ -111,6 +112,7 @@ def main() -> None:
         leave(ports, args.pid_file.resolve())
     else:
         stay(ports)
+    return None
 
 
 if __name__ == "__main__":

@@ -56,11 +56,8 @@ class Watching:
     def close(self, error: BaseException | None) -> None:
         """The run is over."""
         for observer in tuple(self._watching):
-            try:
-                if close := getattr(observer, "close", None):
-                    close(error)
-            except Exception as raised:  # the observer boundary: watching never changes or breaks a run
-                self._switch_off(observer, raised)
+            if raised := _close(observer, error):
+                self._warn(raised)
 
         self._watching.clear()
         self._inside.clear()
@@ -72,13 +69,22 @@ class Watching:
             if observer in self._inside:
                 self._inside.remove(observer)
 
-            log.warning("an observer failed and is switched off for run %s: %s", self._run_id, describe(error))
+            self._warn(error)
+            _close(observer, error)
 
-            try:
-                if close := getattr(observer, "close", None):
-                    close(error)
-            except Exception:  # the observer boundary: it had its chance to put things in order
-                pass
+    def _warn(self, error: Exception) -> None:
+        log.warning("an observer failed and is switched off for run %s: %s", self._run_id, describe(error))
+
+
+def _close(observer: Observer, error: BaseException | None) -> Exception | None:
+    """Tell it that the run is over for it, and return what it raised."""
+    try:
+        if close := getattr(observer, "close", None):
+            close(error)
+    except Exception as raised:  # the observer boundary: watching never changes or breaks a run
+        return raised
+
+    return None
 
 
 class _Inside:

@@ -68,7 +68,7 @@ async def test_logs_spans_events_and_transcript_agree(
 
     replies = [message for message in result.transcript if message.role == "assistant"]
     inside = [m for branch in result.branches for m in branch.transcript if m.role == "assistant"]
-    chats = [span for span in seen.named("chat")]
+    chats = seen.named("chat")
     assert len(replies) + len(inside) == len(chats) == sum(line["event"] == "model.replied" for line in told)
     evicted = [
         id for event in events if isinstance(event, HistoryPruned) and "/" not in event.run_id for id in event.evicted
