@@ -19,7 +19,6 @@ def of_asked(event: Asked, conversation_id: str) -> dict[str, Any]:
         names.REQUEST_MODEL: safe(event.model),
         names.AGENT_NAME: event.agent,
         names.CONVERSATION_ID: conversation_id,
-        names.RUN_ID: event.run_id,
         names.MESSAGES: event.messages,
         names.ESTIMATED_TOKENS: event.tokens,
     }

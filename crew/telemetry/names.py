@@ -215,13 +215,19 @@ METRICS: dict[str, Metric] = {
         buckets=_SIZES,
     ),
     HISTORY_UTILISATION: Metric(
-        kind="histogram", unit="1", meaning="Messages in a request, as a part of the bound.", buckets=_RATIOS
+        kind="histogram",
+        unit="1",
+        meaning="Messages in a run's largest request, as a part of the bound.",
+        buckets=_RATIOS,
     ),
     UTILISATION: Metric(
         kind="histogram", unit="1", meaning="How much of a limit a run had used when it ended.", buckets=_RATIOS
     ),
     READ_RATIO: Metric(
-        kind="histogram", unit="1", meaning="Tokens read from the cache, as a part of all.", buckets=_RATIOS
+        kind="histogram",
+        unit="1",
+        meaning="Of all tokens that a run read, the part that came from a cache.",
+        buckets=_RATIOS,
     ),
     COST_USD: Metric(kind="counter", unit="{USD}", meaning="Money, where prices are known."),
     TOOL_ERRORS: Metric(kind="counter", unit="{call}", meaning="Calls that came to an error."),

@@ -15,7 +15,7 @@ from crew.telemetry import names
 from crew.telemetry.content import instructions_json, messages_json
 from crew.telemetry.lines import LINES, SUMMARIES, louder
 from crew.telemetry.measures import Measures
-from crew.telemetry.nodes import Open
+from crew.telemetry.nodes import Open, attach, detach
 from crew.telemetry.spans import Spans
 
 
@@ -146,9 +146,7 @@ class _Around:
 
     def __enter__(self) -> None:
         if self._open is not None:
-            from opentelemetry import context, trace
-
-            self._token = context.attach(trace.set_span_in_context(self._open.span))
+            self._token = attach(self._open.span)
 
         if self._bound:
             from structlog.contextvars import bound_contextvars
@@ -166,9 +164,7 @@ class _Around:
         self._logged.__exit__(None, None, None)
 
         if self._token is not None:
-            from opentelemetry import context
-
-            context.detach(self._token)
+            detach(self._token)
 
         if error is not None:
             self._watch.failed(self._run_id, self._call_id, self._open, error)
