@@ -4,6 +4,7 @@ import asyncio
 import gc
 import statistics
 import time
+import timeit
 from typing import Any
 
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
@@ -94,6 +95,17 @@ async def spent(executor: CrewExecutor, telemetry: Telemetry | None) -> float:
     return (time.process_time() - began) / CALLS * 1e6
 
 
+def bare_span() -> float:
+    """What the SDK takes for one span with a few attributes: how busy, or slow, this machine is."""
+    tracer = TracerProvider().get_tracer("bare")
+    attributes = {f"key{number}": number for number in range(8)}
+
+    def one() -> None:
+        tracer.start_span("bare", attributes=attributes).end()
+
+    return min(timeit.repeat(one, number=1_000, repeat=5)) * 1e3
+
+
 async def main() -> None:
     """Interleaved, so that a busy moment of the machine hits all alike."""
     on, sent = traced(Taking()), traced(Encoding())
@@ -116,6 +128,7 @@ async def main() -> None:
     for name, figures in found.items():
         print(f"{name:20} {min(figures):8.1f} µs CPU a model call (median {statistics.median(figures):.1f})")
 
+    print(f"a bare span of the SDK costs {bare_span():.1f} µs here; a quiet machine of today needs about 30")
     base = min(found["absent"])
     spread = statistics.median(found["absent"]) - base
     print(f"off costs {min(found['off']) - base:+.1f} µs; `absent` itself varies by {spread:.1f} µs")
