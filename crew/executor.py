@@ -8,10 +8,12 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from crew.agents import Agent, Crew
+from crew.config import crew_from, history_from, load
 from crew.doors import Policy
 from crew.errors import InvalidInput, Violation, nearest
 from crew.exchanges import repair
@@ -68,6 +70,28 @@ class CrewExecutor:
 
         for agent in self.plan.agents.values():
             self._pool.check(agent.model)
+
+    @classmethod
+    def from_config(cls, path: str | Path, crew: str | Crew | Agent, **changes: Any) -> Self:
+        """An executor as a configuration file describes it; `crew` is one that the file defines, or an object.
+
+        Whatever the constructor takes can be given here too, and wins over the file.
+        """
+        settings = load(path)
+        chosen = crew_from(settings, crew, str(path)) if isinstance(crew, str) else crew
+        limits = Limits(**settings.limits.model_dump())
+
+        if settings.execution.max_iterations is not None:
+            limits = replace(limits, rounds=settings.execution.max_iterations)
+
+        described = {
+            "max_messages_per_request": settings.max_messages_per_request,
+            "prune_to": settings.prune_to,
+            "history": history_from(settings),
+            "limits": limits,
+            "validator": InputValidator(**settings.validator.model_dump()),
+        }
+        return cls(chosen, **(described | changes))
 
     # ------------------------------------------------------------------------------------------ running
 
