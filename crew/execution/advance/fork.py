@@ -78,8 +78,8 @@ def _share(state: RunState, parts: int) -> Limits:
     tokens = None if limits.tokens is None else max(0, limits.tokens - tally.usage.total_tokens) // parts
     money = None if limits.cost_usd is None else max(0.0, limits.cost_usd - (tally.usage.cost or 0.0)) / parts
     handoffs = None if limits.handoffs is None else max(0, limits.handoffs - tally.handoffs)
-    seconds = None if limits.seconds is None else max(0.0, limits.seconds - state.active_seconds)
-    return replace(limits, rounds=rounds, tokens=tokens, cost_usd=money, handoffs=handoffs, seconds=seconds)
+    # Time is not divided: branches run at the same time, and a child's clock is the root's.
+    return replace(limits, rounds=rounds, tokens=tokens, cost_usd=money, handoffs=handoffs)
 
 
 def _child(state: RunState, key: str, agent: str, limits: Limits) -> RunState:
