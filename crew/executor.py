@@ -87,7 +87,7 @@ class CrewExecutor:
         described = {
             "max_messages_per_request": settings.max_messages_per_request,
             "prune_to": settings.prune_to,
-            "history": history_from(settings),
+            "history": history_from(settings, str(path)),
             "limits": limits,
             "validator": InputValidator(**settings.validator.model_dump()),
         }

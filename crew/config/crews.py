@@ -56,10 +56,18 @@ def _agent(name: str, given: AgentSettings, settings: Settings, problems: list[s
         routes=[Route(route.signal, to=route.to) for route in given.routes],
         then=given.then,
         wait_for_signal=given.wait_for_signal,
-        history=None if given.history is None else _policy(given.history),
+        history=_own_policy(name, given.history, problems),
         max_input_tokens=given.max_input_tokens or settings.max_input_tokens,
         settings=_model_settings(name, given.settings, problems),
     )
+
+
+def _own_policy(agent: str, given: str | HistorySettings | None, problems: list[str]) -> Policy | None:
+    try:
+        return None if given is None else _policy(given)
+    except DefinitionError as error:
+        problems.extend(f"agent {agent!r}: history: {problem}" for problem in error.problems)
+        return None
 
 
 def _tool(agent: str, path: str, problems: list[str]) -> Tool | None:
@@ -83,12 +91,15 @@ def _model_settings(agent: str, given: dict[str, Any], problems: list[str]) -> M
         return ModelSettings()
 
 
-def history_from(settings: Settings) -> str | Policy:
+def history_from(settings: Settings, path: str) -> str | Policy:
     """The crew's policy: `history`, else what the names of other frameworks say, else the default."""
-    if settings.history is not None:
-        return _policy(settings.history)
+    try:
+        if settings.history is not None:
+            return _policy(settings.history)
 
-    return _conversation(settings.execution) or "rolling"
+        return _conversation(settings.execution) or "rolling"
+    except DefinitionError as error:
+        raise ConfigError(path, [f"history: {problem}" for problem in error.problems]) from error
 
 
 def _policy(given: str | HistorySettings) -> Policy:

@@ -42,10 +42,16 @@ class Desk:
                 assert task is not None
                 task.uncancel()
                 await self.end(run)
-            except CrewError as error:
-                raise self._failed(run, error) from (error if not isinstance(error, RunError) else error.__cause__)
             except Exception as error:  # a policy, filter or store may be anybody's code: the caller gets a RunError
-                raise self._failed(run, error) from error
+                if run.version == 0 and isinstance(error, CrewError):
+                    raise  # it never began
+
+                raised = self._failed(run, error)
+
+                if raised is error:
+                    raise
+
+                raise raised from error
 
         return result_of(run.plan, run.state)
 
@@ -62,17 +68,16 @@ class Desk:
 
             await run.record(LimitReached(run_id=run.state.run_id, limit="seconds", value=limit))
 
-    def _failed(self, run: Run, error: Exception) -> Exception:
-        """What the caller gets, after the stream's last event said so; a run that never began fails as it is."""
-        if run.version == 0 and not isinstance(error, RunError):
-            return error
-
+    def _failed(self, run: Run, error: Exception) -> RunError:
+        """What the caller gets, after the stream's last event said so."""
         run.tell(RunFailed(run_id=run.state.run_id, error=describe(error), error_type=type(error).__name__))
-        raised = (
-            error if isinstance(error, RunError) else RunError(f"Run {run.state.run_id!r} failed: {describe(error)}")
-        )
-        raised.result = result_of(run.plan, run.state) if run.version else None
-        return raised
+        result = result_of(run.plan, run.state)
+
+        if not isinstance(error, RunError):
+            return RunError(f"Run {run.state.run_id!r} failed: {describe(error)}", result=result)
+
+        error.result = result
+        return error
 
     async def end(self, run: Run) -> None:
         """Close a run as cancelled."""

@@ -8,7 +8,7 @@ import pytest
 
 from crew import CrewExecutor
 from crew.config import load
-from crew.errors import ConfigError, DefinitionError
+from crew.errors import ConfigError
 
 
 def written(folder: Path, text: str) -> Path:
@@ -172,5 +172,5 @@ crews:
 
 def test_an_unknown_policy_names_the_nearest(tmp_path: Path) -> None:
     """A policy is looked up by name."""
-    with pytest.raises((ConfigError, DefinitionError), match="Did you mean 'rolling'"):
+    with pytest.raises(ConfigError, match="Did you mean 'rolling'"):
         CrewExecutor.from_config(written(tmp_path, "history: roling\n" + CREW), crew="support")
