@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from crew.cli import run, show
+from crew.cli import resume, run, show
 from crew.errors import CrewError
 
 
@@ -19,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     run.add_parser(commands)
+    resume.add_parser(commands)
     show.add_parser(commands)
     given = parser.parse_args(arguments)
 

@@ -69,6 +69,29 @@ def test_a_pause_with_nobody_there_is_told(crews: Path, capsys: pytest.CaptureFi
     assert "May payer call pay" in capsys.readouterr().err
 
 
+def test_a_run_that_a_file_kept_is_carried_on_by_another_process(
+    crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pause here, answer there: the hint that is printed is the command that works."""
+    store = str(tmp_path / "runs.db")
+    assert main(["run", f"{crews}:second", "pay", "--store", store]) == 3
+    hint = capsys.readouterr().err.strip().rsplit("crew: go on with: crew ", 1)[1]
+    assert main(hint.split()) == 0
+    assert capsys.readouterr().out == "done\n"
+    assert main(hint.split()) == 1
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_resume_names_what_is_pending(crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer that nothing waits for changes nothing."""
+    store = str(tmp_path / "runs.db")
+    assert main(["run", f"{crews}:third", "hi", "--store", store, "--json"]) == 3
+    pause = json.loads(capsys.readouterr().out)
+    assert main(["resume", f"{crews}:third", pause["run_id"], "--store", store, "--answer", "x=y"]) == 1
+    assert pause["pauses"][0]["id"] in capsys.readouterr().err
+    assert main(["resume", f"{crews}:third", pause["run_id"]]) == 1
+
+
 def test_a_person_at_the_terminal_answers(
     crews: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
