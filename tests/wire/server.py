@@ -30,7 +30,7 @@ class WireServer:
     faults: what goes wrong, as a function or by the request's number.
     latency: seconds that every answer takes. pace: seconds between the events of a stream.
     key: the only key that is accepted. secret: servers with the same one accept each other's thinking.
-    checks: False answers without looking at the rules, to measure clients. keep: how many requests are remembered.
+    checks: False answers without rules, caches or exact counts, to measure clients. keep: how many requests stay.
     """
 
     def __init__(

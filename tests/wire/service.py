@@ -11,8 +11,8 @@ from pydantic_core import from_json
 
 from tests.wire import chat, chat_rules, faults, messages, messages_rules, responses, responses_rules
 from tests.wire.brains import Brain
-from tests.wire.cache import Cache
-from tests.wire.connection import Answer, Request, chunk, plain, streamed
+from tests.wire.cache import Cache, Segment
+from tests.wire.connection import Answer, Request, chunk, plain, status_of, streamed
 from tests.wire.exchange import Event, Exchange
 from tests.wire.faults import Fault, Faults
 from tests.wire.model import Json, Model, Protocol
@@ -48,7 +48,7 @@ class Received:
     headers: dict[str, str]
     raw: bytes
     body: Json = field(default_factory=dict)
-    status: int = 0
+    status: int = 0  # 0 where the answer is not HTTP, or there is none
     rule: str | None = None
     message: str | None = None
     fault: Fault | None = None
@@ -78,7 +78,9 @@ class Service:
         request_id = f"req_{self.signer.new_turn(received.index)}"
         headers = {"request-id" if received.protocol == "messages" else "x-request-id": request_id}
         try:
-            return self._answer(request, received, headers)
+            answer = self._answer(request, received, headers)
+            received.status = status_of(answer.parts)
+            return answer
         except Refused as refused:
             error = refused
         except Exception as failure:
@@ -102,17 +104,17 @@ class Service:
         counting = request.path.endswith("/count_tokens")
         if self.checks:
             self._check(received.protocol, body, model, counting=counting)
-        segments = WIRE[received.protocol].prompt(body, model)
+            segments = WIRE[received.protocol].prompt(body, model)
+        else:
+            segments = [Segment("", len(received.raw) // 4)]
         total = sum(segment.tokens for segment in segments)
         if counting:
-            received.status = 200
             return Answer(plain(200, json.dumps({"input_tokens": total}).encode(), headers))
         self._fits(received.protocol, body, model, total)
         fault = received.fault = self.faults(received.index, received.protocol, body)
         refused = faults.status_fault(fault, received.protocol, model) if fault else None
         if refused:
             raise refused
-        received.status = 200
         x = Exchange(
             body=body,
             protocol=received.protocol,
@@ -126,7 +128,7 @@ class Service:
         if not fault or fault.kind not in ("reset", "hang", "html_page", "garbage", "not_http"):
             received.cost = model.price(x.protocol).cost(x.usage)
             self.account.bill(x.name, x.usage, received.cost)
-        return _broken(x, _rendered(x, reply, headers), fault, reply)
+        return _broken(x, _rendered(x, reply, headers), fault)
 
     def _authorize(self, received: Received) -> None:
         if self.key is None:
@@ -215,7 +217,7 @@ def _sse(event: Event) -> bytes:
     return (f"event: {name}\n{line}" if name else line).encode()
 
 
-def _broken(x: Exchange, parts: list[bytes], fault: Fault | None, reply: Reply) -> Answer:
+def _broken(x: Exchange, parts: list[bytes], fault: Fault | None) -> Answer:
     """The answer with what goes wrong on the way."""
     kind = fault.kind if fault else None
     if fault is None or kind == "slow":
