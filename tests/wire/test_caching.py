@@ -50,7 +50,7 @@ def server() -> Iterator[WireServer]:
 
 
 @pytest.fixture
-def claude(server: WireServer) -> Iterator[Client]:
+def service(server: WireServer) -> Iterator[Client]:
     with client(server, "messages") as made:
         yield made
 
@@ -85,49 +85,49 @@ def test_openai_needs_the_same_beginning(server: WireServer) -> None:
         assert 1024 <= read(LONG + "But now for something else. " * 100) < 2100
 
 
-def test_anthropic_writes_and_reads_at_marks(claude: Client) -> None:
+def test_anthropic_writes_and_reads_at_marks(service: Client) -> None:
     """Written at a mark, read at the next; `input_tokens` is what comes after the last one."""
     first = [user(LONG, **MARK)]
-    total, read, written, _ = figures("messages", send(claude, "messages", body("messages", first)))
+    total, read, written, _ = figures("messages", send(service, "messages", body("messages", first)))
     assert (read, written) == (0, total)
     again = [user(LONG), {"role": "assistant", "content": "ok"}, user("And?", **MARK), user("tail")]
-    answer = send(claude, "messages", body("messages", again))
+    answer = send(service, "messages", body("messages", again))
     assert figures("messages", answer)[1] == total
     assert 0 < answer["usage"]["cache_creation_input_tokens"] < 30
     assert 0 < answer["usage"]["input_tokens"] < 10
-    unmarked = send(claude, "messages", body("messages", [user(LONG)]))
+    unmarked = send(service, "messages", body("messages", [user(LONG)]))
     assert figures("messages", unmarked)[1:3] == (0, 0)
 
 
-def test_anthropic_needs_a_minimum(claude: Client) -> None:
+def test_anthropic_needs_a_minimum(service: Client) -> None:
     """A mark after too few tokens is ignored without a word."""
     for _ in range(2):
-        answer = send(claude, "messages", body("messages", [user("Hi.", **MARK)]))
+        answer = send(service, "messages", body("messages", [user("Hi.", **MARK)]))
         assert figures("messages", answer)[1:3] == (0, 0)
 
 
 @pytest.mark.parametrize(("between", "hit"), [(18, True), (19, True), (20, False)])
-def test_anthropic_looks_back_twenty_blocks(between: int, hit: bool, claude: Client) -> None:
+def test_anthropic_looks_back_twenty_blocks(between: int, hit: bool, service: Client) -> None:
     """An entry further than 20 blocks before the mark is not found."""
-    send(claude, "messages", body("messages", [user(LONG, **MARK)]))
+    send(service, "messages", body("messages", [user(LONG, **MARK)]))
     more = [user(LONG), *(user(f"{n}") for n in range(between - 1)), user("end", **MARK)]
-    assert bool(figures("messages", send(claude, "messages", body("messages", more)))[1]) is hit
+    assert bool(figures("messages", send(service, "messages", body("messages", more)))[1]) is hit
 
 
-def test_anthropic_switches_break_the_messages_only(claude: Client) -> None:
+def test_anthropic_switches_break_the_messages_only(service: Client) -> None:
     """Another tool choice leaves the system's entry, and breaks that of the messages."""
     base: Json = {"system": [{"type": "text", "text": LONG, **MARK}]}
-    send(claude, "messages", body("messages", [user(LONG, **MARK)], **base))
+    send(service, "messages", body("messages", [user(LONG, **MARK)], **base))
     other = body("messages", [user(LONG, **MARK)], tool_choice={"type": "any"}, **base)
-    _, read, written, _ = figures("messages", send(claude, "messages", other))
+    _, read, written, _ = figures("messages", send(service, "messages", other))
     assert read > 1024
     assert written > 1024
 
 
-def test_anthropic_tells_lifetimes_apart(claude: Client) -> None:
+def test_anthropic_tells_lifetimes_apart(service: Client) -> None:
     """An hour's mark and five minutes' are reported each for itself."""
     talk = [user(LONG, **HOUR), user(LONG, **MARK)]
-    usage = send(claude, "messages", body("messages", talk))["usage"]["cache_creation"]
+    usage = send(service, "messages", body("messages", talk))["usage"]["cache_creation"]
     assert usage["ephemeral_1h_input_tokens"] > usage["ephemeral_5m_input_tokens"] > 1024
 
 
