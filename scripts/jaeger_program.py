@@ -39,9 +39,7 @@ def find() -> Path:
 
     found = shutil.which(named or "jaeger") or shutil.which(cache_folder() / VERSION / "jaeger")
     if not found:
-        raise JaegerUnavailable(
-            "No Jaeger on this machine yet: run `python scripts/jaeger.py ensure`."
-        )
+        raise JaegerUnavailable("No Jaeger on this machine yet: run `python scripts/jaeger.py ensure`.")
     return Path(found)
 
 
@@ -69,9 +67,7 @@ def download(go: str, folder: Path) -> Path:
     command = [go, "mod", "download", "-json", f"{MODULE}@{VERSION}"]
     got = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if got.returncode:
-        raise JaegerFailed(
-            f"Go can't download {MODULE}@{VERSION}:\n{got.stdout}{got.stderr}{OTHER_WAYS}"
-        )
+        raise JaegerFailed(f"Go can't download {MODULE}@{VERSION}:\n{got.stdout}{got.stderr}{OTHER_WAYS}")
     return Path(json.loads(got.stdout)["Dir"])
 
 
@@ -98,9 +94,7 @@ def compile_module(go: str, jobs: int, *, source: Path, made: Path) -> None:
         end(process)
 
     if process.returncode:
-        raise JaegerFailed(
-            f"The build failed (exit code {process.returncode}):\n{tail(log)}\n{OTHER_WAYS}"
-        )
+        raise JaegerFailed(f"The build failed (exit code {process.returncode}):\n{tail(log)}\n{OTHER_WAYS}")
 
 
 def watch(process: subprocess.Popen[bytes], log: Path) -> None:
