@@ -114,10 +114,7 @@ def size_of(messages: Sequence[Message]) -> int:
 
 async def events_of(executor: CrewExecutor, start: Callable[[CrewExecutor], Any]) -> tuple[list[Event], Any]:
     """All events of a stream, and its result."""
-    events = []
-
     async with start(executor) as stream:
-        async for event in stream:
-            events.append(event)
+        events = [event async for event in stream]
 
     return events, stream.result

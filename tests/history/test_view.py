@@ -16,6 +16,7 @@ from tests.strategies import Maker
 maker = Maker(seed=3)
 RULE = SystemMessage("rule", id="rule")
 EARLIER = [maker.user(), *maker.exchange(2), maker.reply()]
+EARLIER[1] = replace(EARLIER[1], text="")  # type: ignore[call-arg]
 GOAL = maker.user()
 SPOKEN = maker.exchange(1)
 SPOKEN[0] = replace(SPOKEN[0], text="let me see")  # type: ignore[call-arg]
