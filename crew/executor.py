@@ -196,7 +196,7 @@ class CrewExecutor:
         if isinstance(history, RunResult):
             state = _continued(state, history.state)
 
-        mended = repair((*_unique(given), goal))
+        mended = repair(_unique((*state.history.messages, *given, goal))[len(state.history.entries) :])
         check_room(self.plan.crew, self.plan.budget, (*state.history.messages, *mended.messages))
         tokens = tuple(estimate_message(message) for message in mended.messages)
         return state, RunStarted(run_id=id, messages=mended.messages, tokens=tokens, repairs=mended.changes)
@@ -215,12 +215,11 @@ class CrewExecutor:
         given = dict(answers or {})
 
         async def work(publish: Publish) -> RunResult:
-            async with self._desk.claim(run_id):
-                stored = await self._store.load(run_id)
-                check_answers(stored.state, given, self._validator)
-                run = self._run(stored.state, watched(self._observers, publish), deps, streams=streams)
-                run.version = stored.version
-
+            self._desk.check_free(run_id)
+            stored = await self._store.load(run_id)
+            check_answers(stored.state, given, self._validator)
+            run = self._run(stored.state, watched(self._observers, publish), deps, streams=streams)
+            run.version = stored.version
             return await self._desk.carry(run, Resumed(run_id=run_id, answers=given))
 
         return EventStream(work)
@@ -259,7 +258,7 @@ def _unique(messages: Sequence[Message]) -> list[Message]:
     out: list[Message] = []
 
     for message in messages:
-        out.append(replace(message, id="") if message.id in seen else message)
+        out.append(replace(message, id="") if message.id and message.id in seen else message)
         seen.add(message.id)
 
     return out

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from crew.errors import CrewError, RunActive, RunError, describe
+from crew.errors import RunActive, RunError, RunExists, describe
 from crew.execution.advance import Happening
 from crew.execution.loop import drive
 from crew.execution.outcome import result_of
 from crew.execution.run import Run
 from crew.providers import Pool
 from crew.runs import Finished, RunResult
-from crew.runs.events import Cancelled, LimitReached, RunFailed
+from crew.runs.events import Cancelled, LimitReached, RunFailed, RunStarted
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -29,6 +29,9 @@ class Desk:
     async def carry(self, run: Run, first: Happening) -> RunResult:
         """Record the first event and drive the run on from there."""
         run_id = run.state.run_id
+
+        if isinstance(first, RunStarted) and run_id in self._tasks:
+            raise RunExists(run_id)
 
         async with self.claim(run_id):
             try:
@@ -90,9 +93,7 @@ class Desk:
         task = asyncio.current_task()
         assert task is not None
 
-        if run_id in self._tasks:
-            raise RunActive(run_id)
-
+        self.check_free(run_id)
         self._tasks[run_id] = task
 
         try:
@@ -103,6 +104,11 @@ class Desk:
 
             if not self._tasks and not self.stays_open:
                 await self.pool.aclose()
+
+    def check_free(self, run_id: str) -> None:
+        """Nobody carries this run on right now."""
+        if run_id in self._tasks:
+            raise RunActive(run_id)
 
     async def cancel(self, run_id: str) -> bool:
         """Cancel a run that is under way here and wait until it has ended; False if it is not."""

@@ -110,7 +110,7 @@ def call_agent(draft: Draft, call: ToolCall, used: AgentTool, siblings: int) -> 
         begun = Draft(draft.plan, child, draft.event)
         draft.say(BranchStarted, branch=child.run_id)
         begun.say(AgentStarted)
-        goal = UserMessage(request, id=f"{child.run_id}:{draft.event.sequence}", time=draft.event.at)
+        goal = UserMessage(request, id=f"{child.run_id}:0", time=draft.event.at)
         begun.set(history=History(goal=goal.id), transcript=Transcript())
         begun.append(goal)
         ask(begun)
