@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import ValidationError
+
 from crew.doors import Entry
-from crew.execution.advance import spent
+from crew.execution.advance import spent, total
 from crew.execution.plan import Plan
 from crew.messages import AssistantMessage
 from crew.runs import Finished, Metrics, RunResult, RunState, StopReason, is_blocked, pauses
@@ -16,7 +18,7 @@ def result_of(plan: Plan, state: RunState, trace_id: str = "") -> RunResult:
     end = state.next if isinstance(state.next, Finished) else None
     stop: StopReason = end.stop_reason if end is not None else "paused" if is_blocked(state) else "failed"
     entries = at_rest(state.history.entries)
-    tally = state.tally
+    tally = total(state)
     return RunResult(
         output=_output(plan, state, end),
         stop_reason=stop,
@@ -56,6 +58,9 @@ def _output(plan: Plan, state: RunState, end: Finished | None) -> Any:
     agent = plan.agents.get(state.agent)
 
     if end.stop_reason == "completed" and agent is not None and agent.output is not None and end.output:
-        return agent.output.model_validate_json(end.output)
+        try:
+            return agent.output.model_validate_json(end.output)
+        except ValidationError:
+            return end.output  # a route, or a group, ended the run: its words are no answer of the agent's type
 
     return end.output
