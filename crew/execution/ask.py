@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from crew.doors import ModelReply, ModelRequest, Provider
 from crew.errors import CrewError, ProviderError, describe
 from crew.exchanges import profile_named, repair
@@ -28,7 +30,10 @@ async def ask(run: Run, state: RunState) -> None:
     )
     reply = await _complete(run, provider, request)
     message = AssistantMessage(
-        clean(reply.text), calls=tuple(map(clean_call, reply.calls)), agent=state.agent, provider_data=reply.provider_data
+        clean(reply.text),
+        calls=tuple(map(clean_call, reply.calls)),
+        agent=state.agent,
+        provider_data=reply.provider_data,
     )
     await run.record(
         Replied(
@@ -80,6 +85,16 @@ async def _complete(run: Run, provider: Provider, request: ModelRequest) -> Mode
         return await provider.complete(request, run.on_delta(request.run_id))
     except CrewError:
         raise
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+
+        # Somebody cancels this run, or the provider raised it by itself: in a branch nobody would hear of that.
+        if task is None or task.cancelling():
+            raise
+
+        raise ProviderError(
+            f"The provider of {request.agent!r} cancelled the request.", provider=provider.name, model=provider.model
+        ) from error
     except Exception as error:  # a provider may be anybody's code: what it raises must fail the run in our words
         raise ProviderError(
             f"The provider of {request.agent!r} failed: {describe(error)}", provider=provider.name, model=provider.model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from crew.errors import CrewError, describe
+from crew.errors import StoreError, describe
 from crew.execution.advance import at
 from crew.execution.ask import ask
 from crew.execution.branch import branch
@@ -19,9 +19,10 @@ async def drive(run: Run, run_id: str) -> None:
     while (state := at(run.state, run_id)) and not isinstance(state.next, Finished) and not is_blocked(state):
         try:
             await perform(run, state)
-        except CrewError as error:
+        except Exception as error:  # a policy or filter may be anybody's code: in a branch it fails that branch alone
             # A branch that can't go on has failed, and its group decides; a whole run stops, and can be resumed.
-            if run_id == run.state.run_id:
+            # What can't be stored is no branch's fault.
+            if run_id == run.state.run_id or isinstance(error, StoreError):
                 raise
 
             await run.record(RunFailed(run_id=run_id, error=describe(error), error_type=type(error).__name__))

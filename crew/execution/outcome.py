@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from crew.doors import Entry
-from crew.execution.advance import spent
+from crew.execution.advance import spent, total
 from crew.execution.plan import Plan
 from crew.messages import AssistantMessage
 from crew.runs import Finished, Metrics, RunResult, RunState, StopReason, is_blocked, pauses
@@ -18,7 +18,7 @@ def result_of(plan: Plan, state: RunState, trace_id: str = "") -> RunResult:
     end = state.next if isinstance(state.next, Finished) else None
     stop: StopReason = end.stop_reason if end is not None else "paused" if is_blocked(state) else "failed"
     entries = at_rest(state.history.entries)
-    tally = state.tally
+    tally = total(state)
     return RunResult(
         output=_output(plan, state, end),
         stop_reason=stop,

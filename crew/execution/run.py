@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crew.doors import OnDelta, Provider
+from crew.errors import CrewError, StoreError, describe
 from crew.execution.advance import Happening, advance, at
 from crew.execution.plan import Plan
 from crew.runs import Event, Finished, RunState, RunStore
@@ -66,6 +67,10 @@ class Run:
                 self._move(state)
 
             raise
+        except CrewError:
+            raise
+        except Exception as error:  # a store may be anybody's code: what it raises is told from what a step raises
+            raise StoreError(self.state.run_id, f"The store failed: {describe(error)}") from error
 
         self._move(state)
 

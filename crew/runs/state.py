@@ -54,10 +54,14 @@ class CallTools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBranches:
-    """The branches of a group work; `branches` are their keys among the children, in declared order."""
+    """The branches of a group work; `branches` are their keys among the children, in declared order.
+
+    `failed` says why they did not come to what the group's policy asks for; nothing of them is lost by that.
+    """
 
     group: str
     branches: tuple[str, ...]
+    failed: str = ""
     kind: Literal["run_branches"] = "run_branches"
 
 
@@ -135,7 +139,10 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """Everything that a run is. `children` are the branches and called agents under way, by key."""
+    """Everything that a run is. `children` are the branches and called agents under way, by key.
+
+    `failed_at` is what was next when a branch failed, so that it can be tried once more.
+    """
 
     run_id: str
     conversation_id: str
@@ -154,6 +161,7 @@ class RunState:
     seen_at: float = 0.0
     children: dict[str, RunState] = field(default_factory=dict)
     branches: tuple[Branch, ...] = ()
+    failed_at: Next | None = None
 
 
 def pauses(state: RunState) -> tuple[Pause, ...]:
@@ -196,7 +204,7 @@ def is_blocked(state: RunState) -> bool:
         case CallTools(calls=calls):
             waiting = [open for open in calls if open.status != "done"]
             return bool(waiting) and all(_waits(state, open) for open in waiting)
-        case RunBranches(branches=keys):
+        case RunBranches(branches=keys, failed=""):
             live = [state.children[key] for key in keys if not isinstance(state.children[key].next, Finished)]
             return bool(live) and all(is_blocked(child) for child in live)
         case _:

@@ -13,6 +13,7 @@ from crew.execution.advance.calls import close_if_answered, on_result
 from crew.execution.advance.draft import Draft, spent
 from crew.execution.advance.ending import on_end, on_timeout
 from crew.execution.advance.fork import evaluate, fork, returned
+from crew.execution.advance.records import total
 from crew.execution.advance.reply import on_reply
 from crew.execution.advance.resume import on_resume
 from crew.execution.plan import Plan
@@ -35,7 +36,7 @@ from crew.runs.events import (
 )
 from crew.runs.state import CallStatus
 
-__all__ = ["advance", "at", "spent"]
+__all__ = ["advance", "at", "spent", "total"]
 
 Happening = (
     RunStarted
@@ -107,7 +108,7 @@ def settle_child(draft: Draft, key: str) -> None:
         return
 
     match draft.state.next:
-        case RunBranches():
+        case RunBranches(failed=""):
             evaluate(draft)
         case CallTools():
             returned(draft, key)
@@ -135,7 +136,8 @@ def _own(draft: Draft, event: Happening) -> None:
         case LimitReached() | Cancelled():
             on_end(draft, event)
         case RunFailed():
-            draft.set(next=Finished(stop_reason="failed", error=event.error, output=draft.last_words()))
+            failed = Finished(stop_reason="failed", error=event.error, output=draft.last_words())
+            draft.set(next=failed, failed_at=draft.state.next)
         case _:
             assert_never(event)
 

@@ -94,7 +94,8 @@ def _matching(agent: Agent, text: str) -> Route | None:
     """The route whose signal is in the text: exactly, else without case, else with white space folded; in order."""
 
     def folded(words: str) -> str:
-        return re.sub(r"\s+", "", words.casefold())
+        # Not all white space is dropped: else the signal "stop" would be found in "first option".
+        return re.sub(r"(?<=[\[({<]) | (?=[\])}>])", "", re.sub(r"\s+", " ", words.casefold()))
 
     for read in (str, str.casefold, folded):
         for route in agent.routes:

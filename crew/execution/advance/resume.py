@@ -10,13 +10,15 @@ from crew.execution.advance.asking import ask
 from crew.execution.advance.calls import answer, close_if_answered
 from crew.execution.advance.draft import Draft
 from crew.messages import ToolResult, clean
-from crew.runs import AwaitInput, CallTools, OpenCall
+from crew.runs import AwaitInput, CallTools, OpenCall, RunBranches, RunState
 from crew.runs.events import Resumed
 from crew.tools import cut, to_text
 
 
 def on_resume(draft: Draft, event: Resumed, settle_child: Callable[[Draft, str], None]) -> None:
-    """Answers go to the pauses that they name, anywhere in the tree."""
+    """Answers go to the pauses that they name, anywhere in the tree; what made a group fail is tried once more."""
+    _revive(draft)
+
     for key, child in draft.state.children.items():
         inner = Draft(draft.plan, child, event)
         on_resume(inner, event, settle_child)
@@ -39,6 +41,18 @@ def on_resume(draft: Draft, event: Resumed, settle_child: Callable[[Draft, str],
     for key in [*draft.state.children]:
         if key in draft.state.children:
             settle_child(draft, key)
+
+
+def _revive(draft: Draft) -> None:
+    now = draft.state.next
+
+    if isinstance(now, RunBranches) and now.failed:
+        children = {key: _tried_again(child) for key, child in draft.state.children.items()}
+        draft.set(children=children, next=replace(now, failed=""))
+
+
+def _tried_again(child: RunState) -> RunState:
+    return child if child.failed_at is None else replace(child, next=child.failed_at, failed_at=None)
 
 
 def _call(draft: Draft, open: OpenCall, answers: dict[str, Any]) -> None:
