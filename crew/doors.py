@@ -142,10 +142,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How large a history may be, and how far a pruning cuts. No limit: unbounded."""
+    """How large a history may be, and how far a pruning cuts. No limit: unbounded.
+
+    In a view also: the tokens of the model's `window`, and how many of them are `fixed` (instructions, tools).
+    """
 
     limit: int | None
     target: int = 0
+    window: int | None = None
+    fixed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +165,11 @@ class Pruned:
 
 
 class Policy(Protocol):
-    """Decides what of a history stays. Pure; it sees groups, so that it can't orphan a call."""
+    """Decides what of a history stays. Pure; it sees groups, so that it can't orphan a call.
+
+    It may have more: `limit`, its own bound in messages; `stage = "view"`, if on an executor it shapes each agent's
+    view instead of the shared history; `marks = True`, if a marker shall stand for what it hides in a view.
+    """
 
     @property
     def name(self) -> str: ...

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from crew.doors import Entry, Pruned
 from crew.execution.plan import Plan
 from crew.history import History, estimate_message
-from crew.messages import Message, Usage, UserMessage
+from crew.messages import AssistantMessage, Message, Usage, UserMessage
 from crew.runs import Event, Finished, RunState
 from crew.runs.events import HistoryPruned, LimitReached, Stamp
 from crew.runs.state import StopReason
@@ -61,7 +61,12 @@ class Draft:
         transcript = self.state.transcript
         self.set(transcript=transcript.append(message))
         counted = estimate_message(message) if tokens is None else tokens
+        self.count(seen_tokens=self.state.tally.seen_tokens + counted)
         part = message if shown is None else replace(shown, id=message.id, time=message.time)
+
+        if isinstance(part, AssistantMessage) and part.manifest is not None:
+            part = replace(part, manifest=None)  # the transcript's copy tells it; the working set stays small
+
         return Entry(message=part, position=len(transcript), tokens=counted)
 
     def _named(self, message: Message) -> Message:
@@ -82,6 +87,7 @@ class Draft:
         self.count(
             messages_pruned=tally.messages_pruned + before - history.size,
             prunings=(*tally.prunings, (before, history.size)),
+            by_policy=counted(tally.by_policy, self.plan.policy.name),
         )
         self.say(
             HistoryPruned,
@@ -115,6 +121,11 @@ class Draft:
     def tell(self, text: str, origin: Any) -> None:
         """The framework says something in the user's place, so that the next request ends with a user message."""
         self.append(UserMessage(text, origin=origin))
+
+
+def counted(by_policy: dict[str, int], name: str) -> dict[str, int]:
+    """The counts with one more under this name."""
+    return {**by_policy, name: by_policy.get(name, 0) + 1}
 
 
 def spent(state: RunState) -> Usage:

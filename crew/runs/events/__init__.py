@@ -8,7 +8,7 @@ from pydantic import Discriminator
 
 from crew.runs.events.graph import BranchFinished, BranchStarted, BranchTimedOut, HandedOff, Routed
 from crew.runs.events.history import HistoryPruned, HistoryRepaired
-from crew.runs.events.model import AgentStarted, Asked, FellBack, Replied, ReplyEmpty, Retried, TextDelta
+from crew.runs.events.model import AgentStarted, Asked, FellBack, Replied, ReplyEmpty, Retried, TextDelta, TooLong
 from crew.runs.events.run import (
     Cancelled,
     LimitReached,
@@ -32,6 +32,7 @@ Event = Annotated[
     | ReplyEmpty
     | Retried
     | FellBack
+    | TooLong
     | CallHeld
     | ToolsStarted
     | ToolProgress
@@ -81,6 +82,7 @@ __all__ = [
     "RunStarted",
     "Stamp",
     "TextDelta",
+    "TooLong",
     "ToolProgress",
     "ToolReturned",
     "ToolsStarted",
