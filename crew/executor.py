@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from crew.agents import Agent, Crew
-from crew.doors import Policy
 from crew.errors import InvalidInput, Violation, nearest
 from crew.exchanges import repair
 from crew.execution import Run, plan_for
@@ -22,7 +21,7 @@ from crew.execution.desk import Desk
 from crew.execution.outcome import at_rest
 from crew.execution.stream import EventStream, Publish
 from crew.execution.watch import watched
-from crew.history import History, estimate_message, policy_named
+from crew.history import History, PolicySpec, estimate_message, policy_from
 from crew.messages import Message, UserMessage
 from crew.providers import Pool
 from crew.runs import Limits, Observer, RequestParameters, RunResult, RunState, RunStore
@@ -46,7 +45,7 @@ class CrewExecutor:
         *,
         max_messages_per_request: int | None = None,
         prune_to: int | None = None,
-        history: str | Policy = "rolling",
+        history: PolicySpec = "rolling",
         limits: Limits | None = None,
         store: RunStore | None = None,
         validator: InputValidator | None = None,
@@ -55,7 +54,7 @@ class CrewExecutor:
         clock: Callable[[], float] = time.time,
     ) -> None:
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
-        policy = policy_named(history) if isinstance(history, str) else history
+        policy = policy_from(history)
         self.plan = plan_for(crew, policy, budget_for(crew, policy, max_messages_per_request, prune_to))
         self._limits = limits or Limits()
         self._store: RunStore = store if store is not None else MemoryStore()
@@ -68,6 +67,9 @@ class CrewExecutor:
 
         for agent in self.plan.agents.values():
             self._pool.check(agent.model)
+
+        if isinstance(summarizer := getattr(policy, "summarizer", None), str):
+            self._pool.check(summarizer)
 
     # ------------------------------------------------------------------------------------------ running
 
@@ -173,7 +175,7 @@ class CrewExecutor:
             state = _continued(state, history.state)
 
         mended = repair((*_unique(given), goal))
-        check_room(self.plan.crew, self.plan.budget, (*state.history.messages, *mended.messages))
+        check_room(self.plan, (*state.history.messages, *mended.messages))
         tokens = tuple(estimate_message(message) for message in mended.messages)
         return state, RunStarted(run_id=id, messages=mended.messages, tokens=tokens, repairs=mended.changes)
 
@@ -209,6 +211,7 @@ class CrewExecutor:
             clock=self._clock,
             publish=publish,
             provider_for=lambda name: self._pool.get(self.plan.agents[name].model),
+            resolve=self._pool.get,
             deps=deps,
             streams=streams,
         )
@@ -226,6 +229,7 @@ def _continued(state: RunState, before: RunState) -> RunState:
         transcript=before.transcript,
         forked_at=len(before.transcript),
         views=before.views,
+        backlog=before.backlog,
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crew.agents import Agent, AgentTool, Crew, Handoff, Parallel, handoffs_of
 from crew.doors import Budget, OutputSpec, Policy, ToolSpec
-from crew.history import estimate
+from crew.history import Rolling, estimate, of_stage
 from crew.tools import Tool
+
+DEFAULT_WINDOW = 128_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,13 +40,27 @@ class Plan:
     policy: Policy
     budget: Budget
 
+    @property
+    def summarizes(self) -> bool:
+        """Whether the policy makes summaries, for each of which the history holds room."""
+        return bool(getattr(self.policy, "summarizes", False))
+
 
 def plan_for(crew: Crew, policy: Policy, budget: Budget) -> Plan:
     """Compile a crew."""
     groups = {group.name: group for group in crew.groups}
     agents = crew.members
     toolkits = {name: _toolkit(agent, agents, groups) for name, agent in agents.items()}
-    return Plan(crew=crew, agents=agents, groups=groups, toolkits=toolkits, policy=policy, budget=budget)
+    touches = {t.name: t.touches for kit in toolkits.values() for t in kit.tools.values() if t.touches is not None}
+    windows = [(agents[name].max_input_tokens or DEFAULT_WINDOW) - kit.tokens for name, kit in toolkits.items()]
+    return Plan(
+        crew=crew,
+        agents=agents,
+        groups=groups,
+        toolkits=toolkits,
+        policy=of_stage(policy, "history") or Rolling(),
+        budget=replace(budget, tokens=max(1, min(windows)), touches=touches),
+    )
 
 
 def _toolkit(agent: Agent, agents: Mapping[str, Agent], groups: Mapping[str, Parallel]) -> Toolkit:

@@ -24,6 +24,7 @@ class Run:
     clock: Callable[[], float]
     publish: Callable[[Event], None]
     provider_for: Callable[[str], Provider]
+    resolve: Callable[[str | Provider], Provider]
     version: int = 0
     deps: Any = None
     streams: bool = False

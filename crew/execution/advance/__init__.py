@@ -15,6 +15,7 @@ from crew.execution.advance.ending import on_end, on_timeout
 from crew.execution.advance.fork import evaluate, fork, returned
 from crew.execution.advance.reply import on_reply
 from crew.execution.advance.resume import on_resume
+from crew.execution.advance.summarised import on_summary
 from crew.execution.plan import Plan
 from crew.runs import CallTools, Event, Finished, RunBranches, RunState, is_blocked, pauses
 from crew.runs.events import (
@@ -30,6 +31,7 @@ from crew.runs.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    Summarised,
     ToolReturned,
     ToolsStarted,
 )
@@ -43,6 +45,7 @@ Happening = (
     | CallHeld
     | ToolsStarted
     | ToolReturned
+    | Summarised
     | BranchTimedOut
     | Resumed
     | LimitReached
@@ -128,6 +131,8 @@ def _own(draft: Draft, event: Happening) -> None:
             _mark(draft, {call.id for call in event.calls}, "started")
         case ToolReturned():
             on_result(draft, event)
+        case Summarised():
+            on_summary(draft, event)
         case BranchTimedOut():
             on_timeout(draft, event)
         case Resumed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from crew.execution.advance.compact import compact_first
 from crew.execution.advance.draft import Draft
 from crew.runs import AskModel
 
@@ -23,4 +24,5 @@ def ask(draft: Draft, again: Literal["", "empty", "output"] = "") -> None:
             draft.stop_at(name, limit)
             return
 
-    draft.set(next=AskModel(again=again))
+    if not compact_first(draft, again):
+        draft.set(next=AskModel(again=again))

@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 from crew.doors import Entry, Pruned
 from crew.execution.plan import Plan
 from crew.history import History, estimate_message
-from crew.messages import Message, Usage, UserMessage
+from crew.history.summaries import says_something
+from crew.messages import Message, SummaryMessage, Usage, UserMessage
 from crew.runs import Event, Finished, RunState
 from crew.runs.events import HistoryPruned, LimitReached, Stamp
 from crew.runs.state import StopReason
 
 Told = TypeVar("Told", bound=Stamp)
+Named = TypeVar("Named", bound=Message)
 
 
 class Draft:
@@ -57,6 +59,19 @@ class Draft:
         start = replace(self.state.history, goal=messages[-1].id)
         self._accept(*start.append(*entries, policy=self.plan.policy, budget=self.plan.budget))
 
+    def insert(self, summary: SummaryMessage, position: int) -> str | None:
+        """A summary enters at the place of what it covers; its id, or None where there is no room for it."""
+        named = self._named(summary)
+        entry = Entry(message=named, position=position, tokens=estimate_message(named))
+        made = self.state.history.insert(entry, budget=self.plan.budget)
+
+        if made is None:
+            return None
+
+        self.set(transcript=self.state.transcript.append(named))
+        self._accept(*made)
+        return named.id
+
     def _record(self, message: Message, tokens: int | None, shown: Message | None) -> Entry:
         message = self._named(message)
         transcript = self.state.transcript
@@ -65,7 +80,7 @@ class Draft:
         part = message if shown is None else replace(shown, id=message.id, time=message.time)
         return Entry(message=part, position=len(transcript), tokens=counted)
 
-    def _named(self, message: Message) -> Message:
+    def _named(self, message: Named) -> Named:
         if message.id:
             return message
 
@@ -84,6 +99,7 @@ class Draft:
             messages_pruned=tally.messages_pruned + before - history.size,
             prunings=(*tally.prunings, (before, history.size)),
         )
+        self._await_summary(pruned)
         self.say(
             HistoryPruned,
             policy=self.plan.policy.name,
@@ -94,6 +110,29 @@ class Draft:
             evicted=tuple(entry.message.id for g in pruned.evicted for entry in g.entries),
             tokens_before=sum(g.tokens for g in (*pruned.kept, *pruned.evicted)),
             tokens_after=sum(g.tokens for g in pruned.kept),
+        )
+
+    def _await_summary(self, pruned: Pruned) -> None:
+        """What left is noted down, if a summary shall stand for it, or was to stand for what was there before."""
+        backlog = self.state.backlog
+        # What leaves to make room for a summary belongs to the next one.
+        made_room = not pruned.to_summarise and isinstance(self.state.transcript[-1], SummaryMessage)
+        gone = [entry for g in pruned.evicted for entry in g.entries]
+        named = [e.message.id for e in gone] if made_room and self.plan.summarizes else pruned.to_summarise
+
+        if not named and not self.plan.summarizes:
+            return
+
+        waiting = tuple(dict.fromkeys((*backlog.ids, *named)))
+        wordy = backlog.says_something or any(says_something(e.message) for e in gone if e.message.id in set(named))
+        self.set(
+            backlog=replace(
+                backlog,
+                ids=waiting,
+                since=backlog.since + sum(g.size for g in pruned.evicted),
+                says_something=wordy,
+                left=(*backlog.left, *gone),
+            )
         )
 
     # ------------------------------------------------------------------------------------------ what comes next

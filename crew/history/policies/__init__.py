@@ -1,7 +1,27 @@
 """The policies that decide what of a history stays: by name in configuration, as classes in Python; one file each."""
 
-from crew.history.policies.named import POLICIES, policy_named
+from crew.history.policies.chain import Chain, chain, of_stage, stage_of
+from crew.history.policies.checkpoint import Checkpoint
+from crew.history.policies.head_tail import HeadTail
+from crew.history.policies.named import POLICIES, PolicySpec, policy_from, policy_named
 from crew.history.policies.rolling import Rolling
+from crew.history.policies.summarize import Summarize
 from crew.history.policies.unbounded import Unbounded
+from crew.history.policies.verdict import Summarizer
 
-__all__ = ["POLICIES", "Rolling", "Unbounded", "policy_named"]
+__all__ = [
+    "POLICIES",
+    "Chain",
+    "Checkpoint",
+    "HeadTail",
+    "PolicySpec",
+    "Rolling",
+    "Summarize",
+    "Summarizer",
+    "Unbounded",
+    "chain",
+    "of_stage",
+    "policy_from",
+    "policy_named",
+    "stage_of",
+]

@@ -3,15 +3,51 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from crew.doors import Policy
 from crew.errors import DefinitionError, nearest
+from crew.history.policies.chain import Chain, chain
+from crew.history.policies.checkpoint import Checkpoint
+from crew.history.policies.head_tail import HeadTail
 from crew.history.policies.rolling import Rolling
+from crew.history.policies.summarize import Summarize
 from crew.history.policies.unbounded import Unbounded
 
-POLICIES: dict[str, Callable[..., Policy]] = {"rolling": Rolling, "unbounded": Unbounded}
+PolicySpec = str | Mapping[str, Any] | Policy
+"""A policy, its name, or a mapping of `name` and its options."""
+
+
+def _chain(*, policies: Sequence[PolicySpec]) -> Chain:
+    return chain(*(policy_from(member) for member in policies))
+
+
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "chain": _chain,
+    "checkpoint": Checkpoint,
+    "head_tail": HeadTail,
+    "rolling": Rolling,
+    "summarize": Summarize,
+    "unbounded": Unbounded,
+}
+
+
+def policy_from(spec: PolicySpec) -> Policy:
+    """The policy that is meant by a name, by a mapping such as `{"name": "rolling", "limit": 25}`, or by itself."""
+    if isinstance(spec, str):
+        return policy_named(spec)
+
+    if not isinstance(spec, Mapping):
+        return spec
+
+    options = {str(key): value for key, value in spec.items()}
+    name = options.pop("name", None)
+
+    if not isinstance(name, str):
+        raise DefinitionError("History policy", f"a mapping must have the policy's name under 'name', not {name!r}")
+
+    return policy_named(name, **options)
 
 
 def policy_named(name: str, **options: Any) -> Policy:
@@ -27,4 +63,7 @@ def policy_named(name: str, **options: Any) -> Policy:
         problems = [f"it has no option {option!r}. {nearest(option, known)}" for option in unknown]
         raise DefinitionError(f"History policy {name!r}", problems)
 
-    return make(**options)
+    try:
+        return make(**options)
+    except TypeError as error:
+        raise DefinitionError(f"History policy {name!r}", f"its options do not fit: {error}") from error

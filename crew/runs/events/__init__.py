@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Discriminator
 
+from crew.runs.events.compaction import Compacted, CompactionFailed, Summarised
 from crew.runs.events.graph import BranchFinished, BranchStarted, BranchTimedOut, HandedOff, Routed
 from crew.runs.events.history import HistoryPruned, HistoryRepaired
 from crew.runs.events.model import AgentStarted, Asked, FellBack, Replied, ReplyEmpty, Retried, TextDelta
@@ -44,6 +45,9 @@ Event = Annotated[
     | BranchTimedOut
     | HistoryPruned
     | HistoryRepaired
+    | Summarised
+    | Compacted
+    | CompactionFailed
     | Warned
     | UsageChanged
     | Paused
@@ -64,6 +68,8 @@ __all__ = [
     "CallHeld",
     "CallsDeclined",
     "Cancelled",
+    "Compacted",
+    "CompactionFailed",
     "Event",
     "FellBack",
     "HandedOff",
@@ -80,6 +86,7 @@ __all__ = [
     "RunFinished",
     "RunStarted",
     "Stamp",
+    "Summarised",
     "TextDelta",
     "ToolProgress",
     "ToolReturned",
