@@ -176,7 +176,7 @@ def _wanted(groups: Sequence[Group], verdict: Pruned, gone: set[int], chosen: se
 
     members = [(i, entry.message) for i, g in enumerate(groups) if g.kind != "system" for entry in g.entries]
     found = [message.id for i, message in members if stands(i, message)]
-    return tuple(found) if named.intersection(found) else ()
+    return tuple(found) if gone and named.intersection(found) else ()
 
 
 def _opening(groups: Sequence[Group], gone: set[int], limit: int) -> set[int]:

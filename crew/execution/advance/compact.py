@@ -29,7 +29,7 @@ def compact_first(draft: Draft, again: Literal["", "empty", "output"] = "") -> b
         draft.set(next=Compact(parts=(backlog.ids,), again=again))
         return True
 
-    if draft.plan.summarizes or backlog.ids:
+    if draft.plan.summarizes or backlog.ids or backlog.left:
         draft.set(backlog=replace(backlog, left=(), asked=state.agent, newest=len(state.transcript) - 1))
 
     return False

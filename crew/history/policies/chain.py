@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from crew.doors import Budget, Group, Policy, Pruned
 from crew.errors import DefinitionError
+from crew.history.legal import settle
 from crew.history.policies.verdict import Summarizer
 
 Stage = Literal["history", "view"]
@@ -50,11 +51,10 @@ class Chain:
 
         for policy in self.policies:
             # A policy decides by its own bound where that is smaller than the history's.
-            one = policy.prune(total.kept, replace(budget, **_own(policy, budget)))
-            kept = {g.entries[0].position for g in one.kept if g.entries}
+            one = settle(total.kept, policy.prune(total.kept, replace(budget, **_own(policy, budget))), None)
             total = Pruned(
-                kept=tuple(g for g in total.kept if g.entries[0].position in kept),
-                evicted=(*total.evicted, *(g for g in total.kept if g.entries[0].position not in kept)),
+                kept=one.kept,
+                evicted=(*total.evicted, *one.evicted),
                 masked=(*total.masked, *one.masked),
                 to_summarise=(*total.to_summarise, *one.to_summarise),
                 reason="; ".join(filter(None, (total.reason, one.reason))),
