@@ -148,13 +148,14 @@ class Group:
 class Budget:
     """How large a history may be, and how far a pruning cuts. No limit: unbounded.
 
-    `tokens` is what the smallest window in the crew leaves to messages. `touches` names, for a tool, the parameter
-    that holds the file or thing which a call of it touches.
+    `window` is that of the model whose agent is at work, in tokens, of which `fixed` are its instructions and tools.
+    `touches` names, for a tool, the parameter that holds the file or thing which a call of it touches.
     """
 
     limit: int | None
     target: int = 0
-    tokens: int | None = None
+    window: int | None = None
+    fixed: int = 0
     touches: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -175,7 +176,8 @@ class Policy(Protocol):
     Beside `name` it may have, each with a default: `limit` (its own bound; 50, None for none), `prune_to` (half of the
     bound), `eager` (False; True to be asked after every append, not only beyond the bound), `summarizes` (False; True
     reserves the room of one message), `summarizer` (None: the agent's own model; a model's name, a provider, a tool, or
-    a function from messages to text).
+    a function from messages to text), `stage` ("history"; "view" if on an executor it shapes each agent's view
+    instead), `marks` (False; True if a marker shall stand for what it hides in a view).
     """
 
     @property

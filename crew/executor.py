@@ -12,16 +12,18 @@ from types import TracebackType
 from typing import Any, Self
 
 from crew.agents import Agent, Crew
+from crew.doors import Provider, TokenCounter
 from crew.errors import InvalidInput, Violation, nearest
 from crew.exchanges import repair
 from crew.execution import Run, plan_for
 from crew.execution.answers import check_answers
+from crew.execution.beginning import continued, unique
 from crew.execution.bounds import budget_for, check_room
 from crew.execution.desk import Desk
-from crew.execution.outcome import at_rest
+from crew.execution.gauges import Meter, check_windows
 from crew.execution.stream import EventStream, Publish
 from crew.execution.watch import watched
-from crew.history import History, PolicySpec, estimate_message, policy_from
+from crew.history import PRIOR, PolicySpec, count_message, policy_from, staged
 from crew.messages import Message, UserMessage
 from crew.providers import Pool
 from crew.runs import Limits, Observer, RequestParameters, RunResult, RunState, RunStore
@@ -51,11 +53,15 @@ class CrewExecutor:
         validator: InputValidator | None = None,
         observers: Sequence[Observer] = (),
         parameters: RequestParameters | None = None,
+        counter: TokenCounter | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
         policy = policy_from(history)
-        self.plan = plan_for(crew, policy, budget_for(crew, policy, max_messages_per_request, prune_to))
+        shared, views = staged(policy)
+        self.plan = plan_for(crew, shared, budget_for(crew, shared, max_messages_per_request, prune_to), views)
+        check_windows(self.plan)
+        self._meter = Meter(plan=self.plan, counter=counter)
         self._limits = limits or Limits()
         self._store: RunStore = store if store is not None else MemoryStore()
         self._validator = validator or InputValidator()
@@ -68,7 +74,10 @@ class CrewExecutor:
         for agent in self.plan.agents.values():
             self._pool.check(agent.model)
 
-        if isinstance(summarizer := getattr(policy, "summarizer", None), str):
+            if agent.backup is not None:
+                self._pool.check(agent.backup)
+
+        if isinstance(summarizer := getattr(shared, "summarizer", None), str):
             self._pool.check(summarizer)
 
     # ------------------------------------------------------------------------------------------ running
@@ -152,8 +161,9 @@ class CrewExecutor:
         *,
         streams: bool,
     ) -> EventStream:
-        state, started = self._begin(input, history, agent, run_id)
-        state = replace(state, parameters=parameters or self._parameters)
+        told = parameters or self._parameters
+        state, started = self._begin(input, history, agent, run_id, keep=told.enable_token_caching)
+        state = replace(state, parameters=told)
 
         async def work(publish: Publish) -> RunResult:
             run = self._run(state, watched(self._observers, publish), deps, streams=streams)
@@ -162,7 +172,7 @@ class CrewExecutor:
         return EventStream(work)
 
     def _begin(
-        self, input: str | UserMessage, history: HistoryInput, agent: str | None, run_id: str | None
+        self, input: str | UserMessage, history: HistoryInput, agent: str | None, run_id: str | None, *, keep: bool
     ) -> tuple[RunState, RunStarted]:
         goal = input if isinstance(input, UserMessage) else UserMessage(input)
         before = () if history is None or isinstance(history, RunResult) else history
@@ -172,12 +182,15 @@ class CrewExecutor:
         state = RunState(run_id=id, conversation_id=id, crew=self.plan.crew.name, agent=start, limits=self._limits)
 
         if isinstance(history, RunResult):
-            state = _continued(state, history.state)
+            state = continued(state, history.state)
 
-        mended = repair((*_unique(given), goal))
+        mended = repair((*unique(given), goal))
         check_room(self.plan, (*state.history.messages, *mended.messages))
-        tokens = tuple(estimate_message(message) for message in mended.messages)
-        return state, RunStarted(run_id=id, messages=mended.messages, tokens=tokens, repairs=mended.changes)
+        entry = self.plan.agents.get(start)
+        counter = PRIOR if entry is None else self._meter.counter_for(entry.model)
+        tokens = tuple(count_message(message, counter, keep=keep) for message in mended.messages)
+        started = RunStarted(run_id=id, messages=mended.messages, tokens=tokens, repairs=mended.changes)
+        return state, replace(started, gauges=self._meter.gauges)
 
     def _entry(self, agent: str | None) -> str:
         name = agent or self.plan.crew.entry_name
@@ -203,6 +216,10 @@ class CrewExecutor:
 
         return EventStream(work)
 
+    def _backup_for(self, name: str) -> Provider | None:
+        backup = self.plan.agents[name].backup
+        return None if backup is None else self._pool.get(backup)
+
     def _run(self, state: RunState, publish: Publish, deps: Any, *, streams: bool) -> Run:
         return Run(
             plan=self.plan,
@@ -212,37 +229,11 @@ class CrewExecutor:
             publish=publish,
             provider_for=lambda name: self._pool.get(self.plan.agents[name].model),
             resolve=self._pool.get,
+            backup_for=self._backup_for,
+            counter_for=self._meter.counter_for,
             deps=deps,
             streams=streams,
         )
-
-
-def _continued(state: RunState, before: RunState) -> RunState:
-    """A new run that goes on where another one stood: its history at rest, its transcript, its views."""
-    entries = at_rest(before.history.entries)
-    gone = sum(1 for _ in before.history.entries) - len(entries)
-    history = History(entries=entries, size=before.history.size - gone)
-    return replace(
-        state,
-        conversation_id=before.conversation_id,
-        history=history,
-        transcript=before.transcript,
-        forked_at=len(before.transcript),
-        views=before.views,
-        backlog=before.backlog,
-    )
-
-
-def _unique(messages: Sequence[Message]) -> list[Message]:
-    """The messages, each id used once: a second one under the same id is named anew."""
-    seen: set[str] = set()
-    out: list[Message] = []
-
-    for message in messages:
-        out.append(replace(message, id="") if message.id in seen else message)
-        seen.add(message.id)
-
-    return out
 
 
 async def _drained(stream: EventStream) -> RunResult:

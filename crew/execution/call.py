@@ -12,7 +12,6 @@ from crew.execution.advance import spent
 from crew.execution.group import together
 from crew.execution.run import Run
 from crew.execution.thread import on_daemon_thread
-from crew.history import estimate
 from crew.messages import ToolCall, ToolResult
 from crew.runs import CallTools, OpenCall, RunState, is_blocked
 from crew.runs.events import CallHeld, ToolProgress, ToolReturned, ToolsStarted, Warned
@@ -77,7 +76,8 @@ async def _prepare(run: Run, state: RunState, open: OpenCall) -> _Ready | None:
 
 async def _return(run: Run, state: RunState, call: ToolCall, text: str, outcome: Any, seconds: float = 0.0) -> None:
     result = ToolResult(call_id=call.id, name=call.name, text=text, outcome=outcome)
-    event = ToolReturned(run_id=state.run_id, result=result, tokens=estimate(text), seconds=seconds)
+    tokens = run.counter(state).count(text)
+    event = ToolReturned(run_id=state.run_id, result=result, tokens=tokens, seconds=seconds)
     await run.record(event)
 
 

@@ -110,7 +110,7 @@ def question_for(run: Run, state: RunState, now: Compact) -> Question:
     summarizer = getattr(run.plan.policy, "summarizer", None)
 
     if summarizer is None or isinstance(summarizer, str | Provider):
-        provider = run.provider_for(state.agent) if summarizer is None else run.resolve(summarizer)
+        provider = run.provider(state) if summarizer is None else run.resolve(summarizer)
 
         if summarizer is None and len(now.parts) == 1 and (seen := _from_view(run, state, now, ids, provider)):
             return seen

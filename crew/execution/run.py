@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from crew.doors import OnDelta, Provider
+from crew.doors import OnDelta, Provider, TokenCounter
 from crew.execution.advance import Happening, advance, at
 from crew.execution.plan import Plan
+from crew.history import PRIOR, View
 from crew.runs import Event, Finished, RunState, RunStore
 from crew.runs.events import Replied, RunStarted, TextDelta, ToolProgress
 
@@ -25,11 +26,24 @@ class Run:
     publish: Callable[[Event], None]
     provider_for: Callable[[str], Provider]
     resolve: Callable[[str | Provider], Provider]
+    backup_for: Callable[[str], Provider | None] = lambda agent: None
+    counter_for: Callable[[str | Provider], TokenCounter] = lambda model: PRIOR
     version: int = 0
     deps: Any = None
     streams: bool = False
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _untold: list[Event] = field(default_factory=list)
+
+    def provider(self, state: RunState) -> Provider:
+        """Who answers the agent whose turn it is: its model, or the backup that took over."""
+        if state.views.get(state.agent, View()).model == "backup" and (backup := self.backup_for(state.agent)):
+            return backup
+
+        return self.provider_for(state.agent)
+
+    def counter(self, state: RunState) -> TokenCounter:
+        """What counts the tokens of this agent's messages."""
+        return self.counter_for(self.plan.agents[state.agent].model)
 
     async def record(self, event: Happening) -> None:
         """Advance, commit, tell."""

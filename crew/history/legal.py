@@ -88,7 +88,7 @@ def departures(groups: Sequence[Group]) -> Iterator[tuple[int, ...]]:
         yield from leaving
 
 
-def _last_resort(groups: Sequence[Group]) -> Iterator[int]:
+def last_resort(groups: Sequence[Group]) -> Iterator[int]:
     """User messages whose own turn has to stay: they leave only when nothing else is left to make room."""
     for opener, members in _turns(groups):
         if opener is not None and not groups[opener].mandatory and _holds(groups, members):
@@ -118,7 +118,7 @@ def evict(groups: Sequence[Group], gone: set[int], *, target: int, limit: int) -
     size = sum(g.size for index, g in enumerate(groups) if index not in gone)
     gone = set(gone)
 
-    for floor, units in ((target, departures(groups)), (limit, ((index,) for index in _last_resort(groups)))):
+    for floor, units in ((target, departures(groups)), (limit, ((index,) for index in last_resort(groups)))):
         for unit in units:
             if size <= floor:
                 break

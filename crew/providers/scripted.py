@@ -10,7 +10,7 @@ from typing import Any
 from crew.doors import Delta, ModelReply, ModelRequest, OnDelta
 from crew.errors import ScriptExhausted
 from crew.history import estimate, estimate_message
-from crew.messages import Message, ToolCall, Usage
+from crew.messages import ToolCall, Usage
 
 Line = str | ToolCall | Sequence[ToolCall] | ModelReply | BaseException
 Scripted = Line | Callable[[ModelRequest], Line]
@@ -99,15 +99,6 @@ class ScriptedProvider:
 def _usage(request: ModelRequest, reply: ModelReply) -> Usage:
     """What a model of about this size would have billed, so that budgets can be tried offline."""
     words = estimate(request.instructions) + sum(estimate(spec.description) + 20 for spec in request.tools)
-    read = words + sum(_tokens(message) for message in request.messages)
+    read = words + sum(estimate_message(message) for message in request.messages)
     written = estimate(reply.text) + sum(estimate(c.arguments) + 4 for c in reply.calls)
     return Usage(requests=1, input_tokens=read, output_tokens=written)
-
-
-def _tokens(message: Message) -> int:
-    slot = message.rendered()
-
-    if "tokens" not in slot:
-        slot["tokens"] = estimate_message(message)
-
-    return int(slot["tokens"])

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator
 
 from crew.doors import Entry
-from crew.history import History, View
+from crew.history import Calibration, Gauge, History, View
 from crew.messages import Message, ToolCall, ToolResult, Transcript, Usage
 from crew.runs.limits import Limits
 from crew.runs.parameters import RequestParameters
@@ -41,6 +41,7 @@ class OpenCall:
     status: CallStatus = "ready"
     approved: bool = False
     result: ToolResult | None = None
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +144,12 @@ class ToolTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What is counted along the way, branches included."""
+    """What is counted along the way, branches included.
+
+    `by_policy` tells how often each policy or rule pruned the history or moved a view. `seen_tokens` is the estimate of
+    everything that was ever appended, `saved_tokens` how much of it the requests so far left out. `estimated_tokens`
+    and `cached_tokens` sum up what was predicted for the requests, `prefix_breaks` counts those whose front had moved.
+    """
 
     usage: Usage = field(default_factory=Usage)
     rounds: int = 0
@@ -153,6 +159,12 @@ class Tally:
     prunings: tuple[tuple[int, int], ...] = ()
     by_agent: dict[str, Usage] = field(default_factory=dict)
     by_tool: dict[str, ToolTally] = field(default_factory=dict)
+    by_policy: dict[str, int] = field(default_factory=dict)
+    seen_tokens: int = 0
+    saved_tokens: int = 0
+    estimated_tokens: int = 0
+    cached_tokens: int = 0
+    prefix_breaks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +183,11 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """Everything that a run is. `children` are the branches and called agents under way, by key."""
+    """Everything that a run is. `children` are the branches and called agents under way, by key.
+
+    `gauges` tell what is known of each agent's model and of its backup, `calibrations` how each model counts. What
+    messages before the position `known` cost was billed. `warned` names the limits that were warned of.
+    """
 
     run_id: str
     conversation_id: str
@@ -185,6 +201,10 @@ class RunState:
     forked_at: int = 0
     views: dict[str, View] = field(default_factory=dict)
     backlog: Backlog = field(default_factory=Backlog)
+    gauges: dict[str, tuple[Gauge, ...]] = field(default_factory=dict)
+    calibrations: dict[str, Calibration] = field(default_factory=dict)
+    known: int = 0
+    warned: tuple[str, ...] = ()
     tally: Tally = field(default_factory=Tally)
     sequence: int = 0
     active_seconds: float = 0.0

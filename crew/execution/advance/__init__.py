@@ -16,6 +16,8 @@ from crew.execution.advance.fork import evaluate, fork, returned
 from crew.execution.advance.reply import on_reply
 from crew.execution.advance.resume import on_resume
 from crew.execution.advance.summarised import on_summary
+from crew.execution.advance.trouble import on_fallback, on_too_long
+from crew.execution.gauges import remembered
 from crew.execution.plan import Plan
 from crew.runs import CallTools, Event, Finished, RunBranches, RunState, is_blocked, pauses
 from crew.runs.events import (
@@ -23,6 +25,7 @@ from crew.runs.events import (
     BranchTimedOut,
     CallHeld,
     Cancelled,
+    FellBack,
     HistoryRepaired,
     LimitReached,
     Paused,
@@ -32,6 +35,7 @@ from crew.runs.events import (
     RunFinished,
     RunStarted,
     Summarised,
+    TooLong,
     ToolReturned,
     ToolsStarted,
 )
@@ -42,6 +46,8 @@ __all__ = ["advance", "at", "spent"]
 Happening = (
     RunStarted
     | Replied
+    | TooLong
+    | FellBack
     | CallHeld
     | ToolsStarted
     | ToolReturned
@@ -125,6 +131,10 @@ def _own(draft: Draft, event: Happening) -> None:
             _begin(draft, event)
         case Replied():
             on_reply(draft, event)
+        case TooLong():
+            on_too_long(draft, event)
+        case FellBack():
+            on_fallback(draft, event)
         case CallHeld():
             _mark(draft, {event.call_id}, "held")
         case ToolsStarted():
@@ -149,6 +159,7 @@ def _begin(draft: Draft, event: RunStarted) -> None:
     if event.repairs:
         draft.say(HistoryRepaired, changes=event.repairs)
 
+    draft.set(gauges=remembered(event.gauges, draft.state.gauges))
     draft.begin(event.messages, event.tokens)
     group = draft.plan.groups.get(draft.state.agent)
 

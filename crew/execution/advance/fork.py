@@ -10,8 +10,10 @@ from crew.agents import AgentTool, Parallel, Quorum
 from crew.errors import BranchesFailed
 from crew.execution.advance.asking import ask
 from crew.execution.advance.draft import Draft, spent
+from crew.execution.advance.tallies import together
+from crew.execution.gauges import remembered
 from crew.history import History, View
-from crew.messages import ToolCall, ToolResult, Transcript, Usage, UserMessage
+from crew.messages import ToolCall, ToolResult, Transcript, UserMessage
 from crew.runs import Branch, CallTools, Finished, Limits, RunBranches, RunState, Tally, ToolTally
 from crew.runs.events import AgentStarted, BranchFinished, BranchStarted
 from crew.runs.state import CallStatus
@@ -37,6 +39,7 @@ def fork(draft: Draft, group: Parallel, crossing: View | None = None) -> None:
             transcript=state.transcript,
             forked_at=len(state.transcript),
             views={name: crossing} if crossing else {},
+            tally=Tally(seen_tokens=state.tally.seen_tokens),
         )
         begun = Draft(draft.plan, child, draft.event)
         draft.say(BranchStarted, branch=child.run_id, group=group.name)
@@ -91,6 +94,10 @@ def _child(state: RunState, key: str, agent: str, limits: Limits) -> RunState:
         limits=limits,
         parameters=state.parameters,
         seen_at=state.seen_at,
+        gauges=state.gauges,
+        calibrations=state.calibrations,
+        known=state.known,
+        warned=state.warned,
     )
 
 
@@ -111,7 +118,7 @@ def call_agent(draft: Draft, call: ToolCall, used: AgentTool, siblings: int) -> 
         draft.say(BranchStarted, branch=child.run_id)
         begun.say(AgentStarted)
         goal = UserMessage(request, id=f"{child.run_id}:{draft.event.sequence}", time=draft.event.at)
-        begun.set(history=History(goal=goal.id), transcript=Transcript())
+        begun.set(history=History(goal=goal.id), transcript=Transcript(), known=0)
         begun.append(goal)
         ask(begun)
         draft.set(children={**draft.state.children, call.id: begun.state})
@@ -271,25 +278,8 @@ def _add(draft: Draft, child: RunState) -> None:
     for inner in child.children.values():
         _add(draft, inner)
 
-    mine, other = draft.state.tally, child.tally
-    agents, tools = dict(mine.by_agent), dict(mine.by_tool)
-
-    for name, usage in other.by_agent.items():
-        agents[name] = agents.get(name, Usage()) + usage
-
-    for name, tally in other.by_tool.items():
-        known = tools.get(name, ToolTally())
-        tools[name] = ToolTally(calls=known.calls + tally.calls, errors=known.errors + tally.errors)
-
     draft.set(
-        tally=Tally(
-            usage=mine.usage + other.usage,
-            rounds=mine.rounds + other.rounds,
-            handoffs=mine.handoffs + other.handoffs,
-            forks=mine.forks,
-            messages_pruned=mine.messages_pruned + other.messages_pruned,
-            prunings=(*mine.prunings, *other.prunings),
-            by_agent=agents,
-            by_tool=tools,
-        )
+        tally=together(draft.state.tally, child.tally),
+        gauges=remembered(draft.state.gauges, child.gauges),
+        warned=tuple(dict.fromkeys((*draft.state.warned, *child.warned))),
     )

@@ -99,6 +99,12 @@ def _insert(draft: Draft, covers: Sequence[str], text: str, cause: str = "") -> 
     if name is None:
         return False
 
+    # A view that was cut beyond this place shows the summary all the same: it stands for more than was cut.
+    views = {
+        agent: replace(view, kept=tuple(sorted({*view.kept, position}))) if view.cut > position else view
+        for agent, view in draft.state.views.items()
+    }
+    draft.set(views=views)
     draft.say(
         Compacted,
         cause=cause or draft.plan.policy.name,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from crew.doors import Budget, Group, Policy, Pruned
 from crew.errors import DefinitionError
 from crew.history.legal import settle
 from crew.history.policies.verdict import Summarizer
-
-Stage = Literal["history", "view"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +21,12 @@ class Chain:
 
     @property
     def limit(self) -> int | None:
-        own = [getattr(policy, "limit", 50) for policy in self.policies if stage_of(policy) == "history"]
-        return min((limit for limit in own if limit is not None), default=None if own else 50)
+        own = [getattr(policy, "limit", 50) for policy in self.policies]
+        return min((limit for limit in own if limit is not None), default=None)
 
     @property
     def prune_to(self) -> int | None:
-        own = [getattr(policy, "prune_to", None) for policy in self.policies if stage_of(policy) == "history"]
+        own = [getattr(policy, "prune_to", None) for policy in self.policies]
         least = min((target for target in own if target is not None), default=None)
         return least if least is None or self.limit is None else min(least, self.limit)
 
@@ -78,22 +76,3 @@ def chain(*policies: Policy) -> Chain:
         raise DefinitionError("History policy 'chain'", "it has no members; give at least one policy")
 
     return Chain(policies=policies)
-
-
-def stage_of(policy: Policy) -> Stage | Literal["both"]:
-    """Whether a policy works on the shared history (which most do) or on each agent's view."""
-    if isinstance(policy, Chain):
-        stages = {stage_of(member) for member in policy.policies}
-        return stages.pop() if len(stages) == 1 else "both"
-
-    stage: Stage = getattr(policy, "stage", "history")
-    return stage
-
-
-def of_stage(policy: Policy, stage: Stage) -> Policy | None:
-    """The part of a policy that works at this stage; None if it has none."""
-    if not isinstance(policy, Chain):
-        return policy if stage_of(policy) == stage else None
-
-    parts = [part for member in policy.policies if (part := of_stage(member, stage)) is not None]
-    return Chain(policies=tuple(parts)) if parts else None

@@ -11,8 +11,10 @@ from crew.errors import DefinitionError, nearest
 from crew.history.policies.chain import Chain, chain
 from crew.history.policies.checkpoint import Checkpoint
 from crew.history.policies.head_tail import HeadTail
+from crew.history.policies.masking import MaskToolResults
 from crew.history.policies.rolling import Rolling
 from crew.history.policies.summarize import Summarize
+from crew.history.policies.truncate import Truncate
 from crew.history.policies.unbounded import Unbounded
 
 PolicySpec = str | Mapping[str, Any] | Policy
@@ -27,8 +29,10 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "chain": _chain,
     "checkpoint": Checkpoint,
     "head_tail": HeadTail,
+    "mask_tool_results": MaskToolResults,
     "rolling": Rolling,
     "summarize": Summarize,
+    "truncate": Truncate,
     "unbounded": Unbounded,
 }
 

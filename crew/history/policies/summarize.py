@@ -51,9 +51,9 @@ class Summarize:
     def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
         """Nothing below the threshold; else the older part."""
         size, tokens = size_of(history), sum(g.tokens for g in history)
-        window = self.window if self.window is not None else budget.tokens
+        window = self.window if self.window is not None else budget.window
         too_many = budget.limit is not None and size > budget.limit
-        too_long = window is not None and tokens >= self.threshold * window
+        too_long = window is not None and budget.fixed + tokens >= self.threshold * window
 
         if not too_many and not too_long:
             return Pruned(kept=tuple(history))
@@ -65,11 +65,15 @@ class Summarize:
         gone = evict(shield(history, spared), set(), target=target, limit=limit)
 
         if too_long and window is not None:
-            gone = self._lighter(shield(history, spared), gone, self.target * window)
-            gone = self._lighter(shield(history, older), gone, self.threshold * window)
+            gone = self._lighter(shield(history, spared), gone, self.target * window - budget.fixed)
+            gone = self._lighter(shield(history, older), gone, self.threshold * window - budget.fixed)
 
         why = f"{size} messages are more than the limit of {budget.limit}"
-        why = f"about {tokens} tokens reach {self.threshold:.0%} of the window of {window}" if too_long else why
+        why = (
+            f"about {budget.fixed + tokens} tokens reach {self.threshold:.0%} of the window of {window}"
+            if too_long
+            else why
+        )
         return verdict(history, gone, why, gone | older)
 
     def _lighter(self, history: Sequence[Group], gone: set[int], tokens: float) -> set[int]:

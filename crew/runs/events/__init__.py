@@ -9,7 +9,7 @@ from pydantic import Discriminator
 from crew.runs.events.compaction import Compacted, CompactionFailed, Summarised
 from crew.runs.events.graph import BranchFinished, BranchStarted, BranchTimedOut, HandedOff, Routed
 from crew.runs.events.history import HistoryPruned, HistoryRepaired
-from crew.runs.events.model import AgentStarted, Asked, FellBack, Replied, ReplyEmpty, Retried, TextDelta
+from crew.runs.events.model import AgentStarted, Asked, FellBack, Replied, ReplyEmpty, Retried, TextDelta, TooLong
 from crew.runs.events.run import (
     Cancelled,
     LimitReached,
@@ -33,6 +33,7 @@ Event = Annotated[
     | ReplyEmpty
     | Retried
     | FellBack
+    | TooLong
     | CallHeld
     | ToolsStarted
     | ToolProgress
@@ -88,6 +89,7 @@ __all__ = [
     "Stamp",
     "Summarised",
     "TextDelta",
+    "TooLong",
     "ToolProgress",
     "ToolReturned",
     "ToolsStarted",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from crew.history import Gauge
 from crew.messages import Message, Usage
 from crew.runs.events.stamp import Stamp
 from crew.runs.state import Pause
@@ -17,6 +18,7 @@ class RunStarted(Stamp):
     messages: tuple[Message, ...]
     tokens: tuple[int, ...]
     repairs: tuple[str, ...] = ()
+    gauges: dict[str, tuple[Gauge, ...]] = field(default_factory=dict)
     kind: Literal["run_started"] = "run_started"
 
 
