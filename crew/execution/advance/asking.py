@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from crew.execution.advance.compact import compact_first
+from crew.execution.advance.compact import compact_first, warn_if_bare
 from crew.execution.advance.draft import Draft
 from crew.execution.advance.looking import Look, look
 from crew.runs import AskModel
@@ -34,7 +34,9 @@ def ask(draft: Draft, again: Literal["", "empty", "output"] = "") -> None:
     for name, value, limit in spent:
         _warn(draft, f"limits.{name}", value, limit)
 
-    _warn_of_sizes(draft, look(draft))
+    seen = look(draft)
+    _warn_of_sizes(draft, seen)
+    warn_if_bare(draft, seen.size)
     draft.set(next=AskModel(again=again))
 
 

@@ -7,7 +7,9 @@ from typing import Literal
 
 from crew.execution.advance.draft import Draft
 from crew.history import spans, survey
+from crew.messages import SummaryMessage
 from crew.runs import Compact
+from crew.runs.events import Warned
 
 LEAST_EVICTED = 10
 """At most one summary for so many messages evicted."""
@@ -33,3 +35,15 @@ def compact_first(draft: Draft, again: Literal["", "empty", "output"] = "") -> b
         draft.set(backlog=replace(backlog, left=(), asked=state.agent, newest=len(state.transcript) - 1))
 
     return False
+
+
+def warn_if_bare(draft: Draft, size: int) -> None:
+    """Compression and limits together may leave a request with hardly anything in it: that is said, once a run."""
+    strategy = draft.state.parameters.compression_strategy
+
+    if strategy is None or size >= 2 or strategy.kind in draft.state.warned:
+        return
+
+    if any(isinstance(entry.message, SummaryMessage) for entry in draft.state.history.entries):
+        draft.set(warned=(*draft.state.warned, strategy.kind))
+        draft.say(Warned, text=f"{strategy.kind} and the limits leave {size} message in the request.")

@@ -10,7 +10,7 @@ from crew.execution.advance.draft import Draft
 from crew.history import compose, estimate_message
 from crew.messages import Message, SummaryMessage, Transcript
 from crew.runs import Compact
-from crew.runs.events import Compacted, CompactionFailed, Summarised, UsageChanged, Warned
+from crew.runs.events import Compacted, CompactionFailed, Summarised, UsageChanged
 
 
 def on_summary(draft: Draft, event: Summarised) -> None:
@@ -78,11 +78,6 @@ def _compress(draft: Draft, now: Compact, event: Summarised, text: str | None) -
     shown = {entry.message.id for entry in draft.state.history.entries}
     kept = tuple(id for id in verbatim if id in shown)
     draft.set(backlog=replace(draft.state.backlog, verbatim=kept))
-    size = draft.state.history.size
-
-    if size < 2:
-        draft.say(Warned, text=f"after {now.strategy} the history holds {size} message{'s' if size != 1 else ''}")
-
     ask(draft, now.again)
 
 
