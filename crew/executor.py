@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from crew.agents import Agent, Crew
 from crew.config import crew_from, history_from, load
-from crew.doors import Policy, Provider, TokenCounter
+from crew.doors import Provider, TokenCounter
 from crew.errors import InvalidInput, Violation, nearest
 from crew.exchanges import repair
 from crew.execution import Run, plan_for
@@ -25,7 +25,7 @@ from crew.execution.desk import Desk
 from crew.execution.gauges import Meter, check_windows
 from crew.execution.stream import EventStream, Publish
 from crew.execution.watch import watched
-from crew.history import PRIOR, count_message, policy_named, staged
+from crew.history import PRIOR, PolicySpec, count_message, policy_from, staged
 from crew.messages import Message, UserMessage
 from crew.providers import Pool
 from crew.runs import Limits, Observer, RequestParameters, RunResult, RunState, RunStore
@@ -49,7 +49,7 @@ class CrewExecutor:
         *,
         max_messages_per_request: int | None = None,
         prune_to: int | None = None,
-        history: str | Policy = "rolling",
+        history: PolicySpec = "rolling",
         limits: Limits | None = None,
         store: RunStore | None = None,
         validator: InputValidator | None = None,
@@ -59,7 +59,7 @@ class CrewExecutor:
         clock: Callable[[], float] = time.time,
     ) -> None:
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
-        policy = policy_named(history) if isinstance(history, str) else history
+        policy = policy_from(history)
         shared, views = staged(policy)
         self.plan = plan_for(crew, shared, budget_for(crew, shared, max_messages_per_request, prune_to), views)
         check_windows(self.plan)
@@ -78,6 +78,9 @@ class CrewExecutor:
 
             if agent.backup is not None:
                 self._pool.check(agent.backup)
+
+        if isinstance(summarizer := getattr(shared, "summarizer", None), str):
+            self._pool.check(summarizer)
 
     @classmethod
     def from_config(cls, path: str | Path, crew: str | Crew | Agent, **changes: Any) -> Self:
@@ -206,7 +209,7 @@ class CrewExecutor:
             state = continued(state, history.state)
 
         mended = repair(unique((*state.history.messages, *given, goal))[len(state.history.entries) :])
-        check_room(self.plan.crew, self.plan.budget, (*state.history.messages, *mended.messages))
+        check_room(self.plan, (*state.history.messages, *mended.messages))
         entry = self.plan.agents.get(start)
         counter = PRIOR if entry is None else self._meter.counter_for(entry.model)
         tokens = tuple(count_message(message, counter, keep=keep) for message in mended.messages)
@@ -248,6 +251,7 @@ class CrewExecutor:
             clock=self._clock,
             publish=publish,
             provider_for=lambda name: self._pool.get(self.plan.agents[name].model),
+            resolve=self._pool.get,
             backup_for=self._backup_for,
             counter_for=self._meter.counter_for,
             deps=deps,

@@ -26,6 +26,7 @@ def continued(state: RunState, before: RunState) -> RunState:
         gauges=before.gauges,
         calibrations=before.calibrations,
         known=before.known,
+        backlog=before.backlog,
         tally=Tally(seen_tokens=before.tally.seen_tokens),
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from crew.agents import Agent, AgentTool, Crew, Handoff, Parallel, handoffs_of
 from crew.doors import Budget, OutputSpec, Policy, ToolSpec
-from crew.history import estimate, policy_named
+from crew.history import estimate, policy_from
 from crew.history.policies.stages import members
 from crew.tools import Tool
 
@@ -41,6 +41,11 @@ class Plan:
     budget: Budget
     views: Mapping[str, tuple[Policy, ...]] = field(default_factory=dict)
 
+    @property
+    def summarizes(self) -> bool:
+        """Whether the policy makes summaries, for each of which the history holds room."""
+        return bool(getattr(self.policy, "summarizes", False))
+
 
 def plan_for(crew: Crew, policy: Policy, budget: Budget, everywhere: tuple[Policy, ...] = ()) -> Plan:
     """Compile a crew; the policies `everywhere` shape each agent's view, before the agent's own does."""
@@ -48,15 +53,13 @@ def plan_for(crew: Crew, policy: Policy, budget: Budget, everywhere: tuple[Polic
     agents = crew.members
     toolkits = {name: _toolkit(agent, agents, groups) for name, agent in agents.items()}
     views = {name: (*everywhere, *_own(agent)) for name, agent in agents.items()}
+    touches = {t.name: t.touches for kit in toolkits.values() for t in kit.tools.values() if t.touches is not None}
+    budget = replace(budget, touches=touches)
     return Plan(crew=crew, agents=agents, groups=groups, toolkits=toolkits, policy=policy, budget=budget, views=views)
 
 
 def _own(agent: Agent) -> tuple[Policy, ...]:
-    if agent.history is None:
-        return ()
-
-    policy = policy_named(agent.history) if isinstance(agent.history, str) else agent.history
-    return tuple(members(policy))
+    return () if agent.history is None else tuple(members(policy_from(agent.history)))
 
 
 def _toolkit(agent: Agent, agents: Mapping[str, Agent], groups: Mapping[str, Parallel]) -> Toolkit:

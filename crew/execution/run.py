@@ -26,6 +26,7 @@ class Run:
     clock: Callable[[], float]
     publish: Callable[[Event], None]
     provider_for: Callable[[str], Provider]
+    resolve: Callable[[str | Provider], Provider]
     backup_for: Callable[[str], Provider | None] = lambda agent: None
     counter_for: Callable[[str | Provider], TokenCounter] = lambda model: PRIOR
     version: int = 0

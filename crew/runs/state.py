@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator
 
+from crew.doors import Entry
 from crew.history import Calibration, Gauge, History, View
 from crew.messages import Message, ToolCall, ToolResult, Transcript, Usage
 from crew.runs.limits import Limits
@@ -67,6 +68,23 @@ class RunBranches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compact:
+    """A summary is made of what left the history; or, where `strategy` names one, of what shall be compressed.
+
+    `parts` are the ids that each summary stands for, `texts` the summaries so far ("" for a part that stays as it is):
+    they take effect together. `failed` says why an explicit compression came to nothing. Then the model is asked, and
+    `again` is for that.
+    """
+
+    parts: tuple[tuple[str, ...], ...]
+    texts: tuple[str, ...] = ()
+    strategy: str = ""
+    failed: str = ""
+    again: Literal["", "empty", "output"] = ""
+    kind: Literal["compact"] = "compact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitInput:
     """The run waits for a person's words."""
 
@@ -84,7 +102,7 @@ class Finished:
     kind: Literal["finished"] = "finished"
 
 
-Next = Annotated[AskModel | CallTools | RunBranches | AwaitInput | Finished, Discriminator("kind")]
+Next = Annotated[AskModel | CallTools | RunBranches | Compact | AwaitInput | Finished, Discriminator("kind")]
 
 # ------------------------------------------------------------------------------------------------ the state
 
@@ -100,6 +118,24 @@ class Pause:
     agent: str
     text: str
     call: ToolCall | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What left the history and waits for a summary.
+
+    `ids` wait, oldest first, and `says_something` is whether there is text in them; `since` counts the messages evicted
+    since the last attempt. `left` went since `asked` was asked, in a view that reached to `newest`: with them that view
+    can be shown again. `verbatim` did not get smaller when they were compressed.
+    """
+
+    ids: tuple[str, ...] = ()
+    since: int = 0
+    says_something: bool = False
+    left: tuple[Entry, ...] = ()
+    asked: str = ""
+    newest: int = -1
+    verbatim: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +205,7 @@ class RunState:
     transcript: Transcript = field(default_factory=Transcript)
     forked_at: int = 0
     views: dict[str, View] = field(default_factory=dict)
+    backlog: Backlog = field(default_factory=Backlog)
     gauges: dict[str, tuple[Gauge, ...]] = field(default_factory=dict)
     calibrations: dict[str, Calibration] = field(default_factory=dict)
     known: int = 0

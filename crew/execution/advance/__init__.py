@@ -16,6 +16,7 @@ from crew.execution.advance.fork import evaluate, fork, returned
 from crew.execution.advance.records import total
 from crew.execution.advance.reply import on_reply
 from crew.execution.advance.resume import on_resume
+from crew.execution.advance.summarised import on_summary
 from crew.execution.advance.trouble import on_fallback, on_too_long
 from crew.execution.gauges import remembered
 from crew.execution.plan import Plan
@@ -34,6 +35,7 @@ from crew.runs.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    Summarised,
     TooLong,
     ToolReturned,
     ToolsStarted,
@@ -50,6 +52,7 @@ Happening = (
     | CallHeld
     | ToolsStarted
     | ToolReturned
+    | Summarised
     | BranchTimedOut
     | Resumed
     | LimitReached
@@ -139,6 +142,8 @@ def _own(draft: Draft, event: Happening) -> None:
             _mark(draft, {call.id for call in event.calls}, "started")
         case ToolReturned():
             on_result(draft, event)
+        case Summarised():
+            on_summary(draft, event)
         case BranchTimedOut():
             on_timeout(draft, event)
         case Resumed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from crew.execution.advance.compact import compact_first, warn_if_bare
 from crew.execution.advance.draft import Draft
 from crew.execution.advance.looking import Look, look
 from crew.runs import AskModel
@@ -27,10 +28,15 @@ def ask(draft: Draft, again: Literal["", "empty", "output"] = "") -> None:
             draft.stop_at(name, limit)
             return
 
+    if compact_first(draft, again):
+        return
+
     for name, value, limit in spent:
         _warn(draft, f"limits.{name}", value, limit)
 
-    _warn_of_sizes(draft, look(draft))
+    seen = look(draft)
+    _warn_of_sizes(draft, seen)
+    warn_if_bare(draft, seen.size)
     draft.set(next=AskModel(again=again))
 
 

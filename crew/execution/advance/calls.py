@@ -87,7 +87,7 @@ def _accepted(draft: Draft, calls: tuple[ToolCall, ...], kit: Toolkit) -> tuple[
     if draft.plan.budget.limit is not None:
         entries = draft.state.history.entries
         systems = len({entry.message.text for entry in entries if isinstance(entry.message, SystemMessage)})
-        room = min(room, draft.plan.budget.limit - systems - 2)
+        room = min(room, draft.plan.budget.limit - systems - 2 - draft.plan.summarizes)
 
     room = max(1, room)
     first = next((index for index, call in enumerate(calls) if call.name in kit.handoffs), 0)

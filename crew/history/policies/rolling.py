@@ -1,4 +1,4 @@
-"""The default: the oldest leave first, in blocks."""
+"""`rolling`: oldest first, in blocks. The default."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class Rolling:
     """Oldest first, at a legal boundary, down to the target in one block, so that the front then holds still."""
 
     limit: int = 50
+    prune_to: int | None = None
     name: str = "rolling"
 
     def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:

@@ -1,4 +1,4 @@
-"""No bound: everything stays."""
+"""`unbounded`: no pruning at all, by a name of its own."""
 
 from __future__ import annotations
 

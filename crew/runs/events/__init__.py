@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Discriminator
 
+from crew.runs.events.compaction import Compacted, CompactionFailed, Summarised
 from crew.runs.events.graph import BranchFinished, BranchStarted, BranchTimedOut, HandedOff, Routed
 from crew.runs.events.history import HistoryPruned, HistoryRepaired
 from crew.runs.events.model import AgentStarted, Asked, FellBack, Replied, ReplyEmpty, Retried, TextDelta, TooLong
@@ -45,6 +46,9 @@ Event = Annotated[
     | BranchTimedOut
     | HistoryPruned
     | HistoryRepaired
+    | Summarised
+    | Compacted
+    | CompactionFailed
     | Warned
     | UsageChanged
     | Paused
@@ -65,6 +69,8 @@ __all__ = [
     "CallHeld",
     "CallsDeclined",
     "Cancelled",
+    "Compacted",
+    "CompactionFailed",
     "Event",
     "FellBack",
     "HandedOff",
@@ -81,6 +87,7 @@ __all__ = [
     "RunFinished",
     "RunStarted",
     "Stamp",
+    "Summarised",
     "TextDelta",
     "TooLong",
     "ToolProgress",
