@@ -27,9 +27,8 @@ async def ask(run: Run, state: RunState) -> None:
         )
     )
     reply = await _complete(run, provider, request)
-    message = AssistantMessage(
-        clean(reply.text), calls=tuple(map(clean_call, reply.calls)), agent=state.agent, provider_data=reply.provider_data
-    )
+    calls = tuple(map(clean_call, reply.calls))
+    message = AssistantMessage(clean(reply.text), calls=calls, agent=state.agent, provider_data=reply.provider_data)
     await run.record(
         Replied(
             run_id=state.run_id,

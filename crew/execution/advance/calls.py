@@ -50,7 +50,7 @@ def _open(call: ToolCall, result: ToolResult | None) -> OpenCall:
 
 
 def _with_good_ids(draft: Draft, reply: AssistantMessage) -> AssistantMessage:
-    """Ids that are reused, and ids and names that some provider would not take, are changed before anybody sees them."""
+    """Ids that are reused, and what some provider would not take, are changed before anybody sees them."""
     shown = (entry.message for entry in draft.state.history.entries)
     used = {call.id for message in shown if isinstance(message, AssistantMessage) for call in message.calls}
     calls: list[ToolCall] = []
