@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -160,6 +161,6 @@ async def _invoke(run: Run, state: RunState, ready: _Ready) -> Any:
             return await tool.function(**arguments)
 
         value = await on_daemon_thread(lambda: tool.function(**arguments), name=f"crew-{ready.call.name}")
-        return await value if asyncio.iscoroutine(value) else value
+        return await value if inspect.isawaitable(value) else value
     finally:
         open_ = False
