@@ -8,10 +8,12 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from crew.agents import Agent, Crew
+from crew.config import crew_from, history_from, load
 from crew.doors import Policy
 from crew.errors import InvalidInput, Violation, nearest
 from crew.exchanges import repair
@@ -68,6 +70,28 @@ class CrewExecutor:
 
         for agent in self.plan.agents.values():
             self._pool.check(agent.model)
+
+    @classmethod
+    def from_config(cls, path: str | Path, crew: str | Crew | Agent, **changes: Any) -> Self:
+        """An executor as a configuration file describes it; `crew` is one that the file defines, or an object.
+
+        Whatever the constructor takes can be given here too, and wins over the file.
+        """
+        settings = load(path)
+        chosen = crew_from(settings, crew, str(path)) if isinstance(crew, str) else crew
+        limits = Limits(**settings.limits.model_dump())
+
+        if settings.execution.max_iterations is not None:
+            limits = replace(limits, rounds=settings.execution.max_iterations)
+
+        described = {
+            "max_messages_per_request": settings.max_messages_per_request,
+            "prune_to": settings.prune_to,
+            "history": history_from(settings, str(path)),
+            "limits": limits,
+            "validator": InputValidator(**settings.validator.model_dump()),
+        }
+        return cls(chosen, **(described | changes))
 
     # ------------------------------------------------------------------------------------------ running
 
@@ -172,7 +196,7 @@ class CrewExecutor:
         if isinstance(history, RunResult):
             state = _continued(state, history.state)
 
-        mended = repair((*_unique(given), goal))
+        mended = repair(_unique((*state.history.messages, *given, goal))[len(state.history.entries) :])
         check_room(self.plan.crew, self.plan.budget, (*state.history.messages, *mended.messages))
         tokens = tuple(estimate_message(message) for message in mended.messages)
         return state, RunStarted(run_id=id, messages=mended.messages, tokens=tokens, repairs=mended.changes)
@@ -191,12 +215,11 @@ class CrewExecutor:
         given = dict(answers or {})
 
         async def work(publish: Publish) -> RunResult:
-            async with self._desk.claim(run_id):
-                stored = await self._store.load(run_id)
-                check_answers(stored.state, given, self._validator)
-                run = self._run(stored.state, watched(self._observers, publish), deps, streams=streams)
-                run.version = stored.version
-
+            self._desk.check_free(run_id)
+            stored = await self._store.load(run_id)
+            check_answers(stored.state, given, self._validator)
+            run = self._run(stored.state, watched(self._observers, publish), deps, streams=streams)
+            run.version = stored.version
             return await self._desk.carry(run, Resumed(run_id=run_id, answers=given))
 
         return EventStream(work)
@@ -235,7 +258,7 @@ def _unique(messages: Sequence[Message]) -> list[Message]:
     out: list[Message] = []
 
     for message in messages:
-        out.append(replace(message, id="") if message.id in seen else message)
+        out.append(replace(message, id="") if message.id and message.id in seen else message)
         seen.add(message.id)
 
     return out

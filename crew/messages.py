@@ -59,6 +59,14 @@ class ToolCall:
     arguments: str = "{}"
 
 
+def clean_call(call: ToolCall) -> ToolCall:
+    """The call with texts that every encoder takes."""
+    if call.id.isascii() and call.name.isascii() and call.arguments.isascii():
+        return call
+
+    return replace(call, id=clean(call.id), name=clean(call.name), arguments=clean(call.arguments))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """What one call came to, in the words that the model reads."""

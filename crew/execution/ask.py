@@ -9,7 +9,7 @@ from crew.errors import CrewError, ProviderError, describe
 from crew.exchanges import profile_named, repair
 from crew.execution.run import Run
 from crew.history import View, estimate_message, present
-from crew.messages import AssistantMessage, clean
+from crew.messages import AssistantMessage, clean, clean_call
 from crew.runs import RunState
 from crew.runs.events import Asked, HistoryRepaired, Replied, Retried
 
@@ -30,7 +30,10 @@ async def ask(run: Run, state: RunState) -> None:
     )
     reply = await _complete(run, provider, request)
     message = AssistantMessage(
-        clean(reply.text), calls=reply.calls, agent=state.agent, provider_data=reply.provider_data
+        clean(reply.text),
+        calls=tuple(map(clean_call, reply.calls)),
+        agent=state.agent,
+        provider_data=reply.provider_data,
     )
     await run.record(
         Replied(

@@ -57,10 +57,10 @@ def _output(plan: Plan, state: RunState, end: Finished | None) -> Any:
 
     agent = plan.agents.get(state.agent)
 
-    if end.stop_reason == "completed" and agent is not None and agent.output is not None and end.output:
-        try:
-            return agent.output.model_validate_json(end.output)
-        except ValidationError:
-            return end.output  # a route, or a group, ended the run: its words are no answer of the agent's type
+    if end.stop_reason != "completed" or agent is None or agent.output is None:
+        return end.output
 
-    return end.output
+    try:
+        return agent.output.model_validate_json(end.output)
+    except ValidationError:
+        return end.output  # a route or a join ended the run, so that no reply had to fit the schema

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from crew.doors import Budget, Group, Policy, Pruned
 from crew.errors import DefinitionError, nearest
@@ -44,12 +45,15 @@ class Unbounded:
         return Pruned(kept=tuple(history))
 
 
-POLICIES: dict[str, Callable[[], Policy]] = {"rolling": Rolling, "unbounded": Unbounded}
+POLICIES: dict[str, Callable[..., Policy]] = {"rolling": Rolling, "unbounded": Unbounded}
 
 
-def policy_named(name: str) -> Policy:
-    """The policy of this name, with its defaults."""
+def policy_named(name: str, **options: Any) -> Policy:
+    """The policy of this name, with its defaults or these options."""
     if name not in POLICIES:
         raise DefinitionError("History policy", f"there is no policy {name!r}. {nearest(name, POLICIES)}")
 
-    return POLICIES[name]()
+    try:
+        return POLICIES[name](**options)
+    except TypeError as error:
+        raise DefinitionError(f"History policy {name!r}", f"{error}") from error

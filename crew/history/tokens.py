@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import assert_never
 
 from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, ToolMessage, UserMessage
 
@@ -44,3 +45,5 @@ def estimate_message(message: Message) -> int:
             return PER_MESSAGE + estimate(message.text) + PER_IMAGE * len(message.images)
         case SystemMessage() | SummaryMessage():
             return PER_MESSAGE + estimate(message.text)
+        case _:
+            assert_never(message)

@@ -50,15 +50,24 @@ def _open(call: ToolCall, result: ToolResult | None) -> OpenCall:
 
 
 def _with_good_ids(draft: Draft, reply: AssistantMessage) -> AssistantMessage:
-    """Ids that are reused, or that some provider would not take, are renamed before anybody sees them."""
+    """Ids that are reused, and ids and names that some provider would not take, are changed before anybody sees them."""
     shown = (entry.message for entry in draft.state.history.entries)
     used = {call.id for message in shown if isinstance(message, AssistantMessage) for call in message.calls}
     calls: list[ToolCall] = []
 
+    place = len(draft.state.transcript)
+
     for number, call in enumerate(reply.calls):
-        good = call.id not in used and STRICTEST.takes_id(call.id)
-        calls.append(call if good else replace(call, id=f"call_{draft.event.sequence}_{number}"))
-        used.add(calls[-1].id)
+        id, name = call.id, STRICTEST.fit_name(call.name)
+
+        if id in used or not STRICTEST.takes_id(id):
+            id = f"call_{place}_{number}"
+
+            while id in used:
+                id += "x"
+
+        calls.append(call if (id, name) == (call.id, call.name) else replace(call, id=id, name=name))
+        used.add(id)
 
     same = tuple(calls) == reply.calls
     return reply if same else replace(reply, calls=tuple(calls), provider_data=None)

@@ -22,7 +22,6 @@ class Draft:
     def __init__(self, plan: Plan, state: RunState, event: Event) -> None:
         self.plan, self.state, self.event = plan, state, event
         self.out: list[Event] = []
-        self._born = 0
 
     def set(self, **changes: Any) -> None:
         """Change the state."""
@@ -69,8 +68,8 @@ class Draft:
         if message.id:
             return message
 
-        self._born += 1
-        return replace(message, id=f"{self.state.run_id}:{self.event.sequence}.{self._born}", time=self.event.at)
+        # Named after its place: a run that is watched, resumed or retried comes to the same ids.
+        return replace(message, id=f"{self.state.run_id}:{len(self.state.transcript)}", time=self.event.at)
 
     def _accept(self, history: History, pruned: Pruned | None) -> None:
         self.set(history=history)

@@ -78,7 +78,7 @@ def _share(state: RunState, parts: int) -> Limits:
     tokens = None if limits.tokens is None else max(0, limits.tokens - tally.usage.total_tokens) // parts
     money = None if limits.cost_usd is None else max(0.0, limits.cost_usd - (tally.usage.cost or 0.0)) / parts
     handoffs = None if limits.handoffs is None else max(0, limits.handoffs - tally.handoffs)
-    # The seconds are not split: all children use the same ones, and count them from where the root's stand.
+    # Time is not divided: branches run at the same time, and a child's clock is the root's.
     return replace(limits, rounds=rounds, tokens=tokens, cost_usd=money, handoffs=handoffs)
 
 
@@ -113,7 +113,7 @@ def call_agent(draft: Draft, call: ToolCall, used: AgentTool, siblings: int) -> 
         begun = Draft(draft.plan, child, draft.event)
         draft.say(BranchStarted, branch=child.run_id)
         begun.say(AgentStarted)
-        goal = UserMessage(request, id=f"{child.run_id}:{draft.event.sequence}", time=draft.event.at)
+        goal = UserMessage(request, id=f"{child.run_id}:0", time=draft.event.at)
         begun.set(history=History(goal=goal.id), transcript=Transcript())
         begun.append(goal)
         ask(begun)

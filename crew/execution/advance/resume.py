@@ -66,17 +66,17 @@ def _call(draft: Draft, open: OpenCall, answers: dict[str, Any]) -> None:
 
 
 def _decide(draft: Draft, open: OpenCall, given: Any) -> None:
-    match given:
-        case True | "run again":
+    match open.status, given:
+        case ("held", True) | ("in_doubt", "run again"):
             _mark(draft, open, status="ready", approved=True)
-        case False:
+        case "held", False:
             _say(draft, open, "Not done: a person declined this call.", "error")
-        case "skip":
-            _say(draft, open, "[Skipped: it is not known whether this call took effect.]", "error")
-        case {"done": result}:
-            _say(draft, open, cut(to_text(result), 20_000) or "(no output)", "ok")
-        case reason:
+        case "held", reason:
             _say(draft, open, f"Not done: a person declined this call: {clean(str(reason))}", "error")
+        case _, {"done": result}:
+            _say(draft, open, cut(to_text(result), 20_000) or "(no output)", "ok")
+        case _:
+            _say(draft, open, "[Skipped: it is not known whether this call took effect.]", "error")
 
 
 def _say(draft: Draft, open: OpenCall, text: str, outcome: Any) -> None:

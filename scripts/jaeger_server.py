@@ -1,0 +1,120 @@
+"""Starts a real Jaeger on loopback with its traces in memory, and waits until it answers."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaeger_program import JaegerFailed, end, find, tail
+
+HOST = "127.0.0.1"
+PORTS = {"otlp_grpc": 4317, "otlp_http": 4318, "query": 16686}
+# No metrics reader and no further extension, so nothing but these ports is opened.
+CONFIG = """\
+service:
+  extensions: [jaeger_storage, jaeger_query]
+  pipelines: {traces: {receivers: [otlp], exporters: [jaeger_storage_exporter]}}
+  telemetry: {metrics: {level: none}, logs: {level: warn}}
+extensions:
+  jaeger_storage: {backends: {memory: {memory: {max_traces: 100000}}}}
+  jaeger_query:
+    storage: {traces: memory}
+    http: {endpoint: "@query"}
+    grpc: {endpoint: "127.0.0.1:0"}
+receivers:
+  otlp: {protocols: {grpc: {endpoint: "@otlp_grpc"}, http: {endpoint: "@otlp_http"}}}
+exporters:
+  jaeger_storage_exporter: {trace_storage: memory}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jaeger:
+    process: subprocess.Popen[bytes]
+    otlp_grpc: str
+    otlp_http: str
+    query: str
+
+
+@contextlib.contextmanager
+def running_jaeger(ports: dict[str, int] | None = None) -> Iterator[Jaeger]:
+    """A Jaeger for the length of a block, on free ports unless told; it never builds one.
+
+    Raises `JaegerUnavailable` where there is none, and `JaegerFailed` where it does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="crew-jaeger-") as folder:
+        jaeger = launch(ports, Path(folder, "jaeger"))
+        try:
+            yield jaeger
+        finally:
+            end(jaeger.process)
+
+
+def launch(ports: dict[str, int] | None, base: Path) -> Jaeger:
+    if ports:
+        return launch_on(ports, base)
+
+    for _ in range(2):  # a port found free may be taken before Jaeger has it
+        with contextlib.suppress(JaegerFailed):
+            return launch_on(free_ports(), base)
+    return launch_on(free_ports(), base)
+
+
+def free_ports() -> dict[str, int]:
+    with contextlib.ExitStack() as stack:
+        held = {name: stack.enter_context(socket.create_server((HOST, 0))) for name in PORTS}
+        return {name: server.getsockname()[1] for name, server in held.items()}
+
+
+def launch_on(ports: dict[str, int], base: Path) -> Jaeger:
+    """Start Jaeger with `base`.yaml, logging to `base`.log, and return when every port answers."""
+    binary, config, log = find(), base.with_suffix(".yaml"), base.with_suffix(".log")
+    config.write_text(configure(ports))
+    env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    env["OTEL_TRACES_SAMPLER"] = "always_off"  # or it files every query as a trace of its own
+    command = [str(binary), "--config", str(config)]
+    with log.open("wb") as out:  # in a session of its own: Ctrl-C reaches us, and we end it
+        process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+    urls = {name: f"http://{HOST}:{port}" for name, port in ports.items()}
+    jaeger = Jaeger(process=process, **urls)
+    deadline = time.monotonic() + 30
+    try:
+        while not answers(jaeger):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise JaegerFailed(f"{binary} did not start:\n{tail(log)}")
+            time.sleep(0.05)
+    except BaseException:
+        end(process)
+        raise
+    return jaeger
+
+
+def configure(ports: dict[str, int]) -> str:
+    text = CONFIG
+    for name, port in ports.items():
+        try:
+            socket.create_server((HOST, port)).close()
+        except OSError as error:
+            advice = f"choose another with --{name.replace('_', '-')}, or --free-ports"
+            reason = os.strerror(error.errno or 0)
+            raise JaegerFailed(f"Port {port} can't be had ({reason}): {advice}.") from error
+        text = text.replace(f"@{name}", f"{HOST}:{port}")
+    return text
+
+
+def answers(jaeger: Jaeger) -> bool:
+    # Without the environment's proxies, which must not catch loopback.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        for url in (jaeger.otlp_grpc, jaeger.otlp_http):
+            socket.create_connection((HOST, int(url.rpartition(":")[2])), timeout=1).close()
+        with direct.open(f"{jaeger.query}/api/services", timeout=2):
+            return True
+    except OSError:
+        return False
