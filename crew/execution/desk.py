@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from crew.errors import RunActive, RunError, RunExists, describe
+from crew.errors import CrewError, RunActive, RunError, RunExists, describe
 from crew.execution.advance import Happening
 from crew.execution.loop import drive
 from crew.execution.outcome import result_of

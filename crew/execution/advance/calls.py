@@ -50,7 +50,7 @@ def _open(call: ToolCall, result: ToolResult | None) -> OpenCall:
 
 
 def _with_good_ids(draft: Draft, reply: AssistantMessage) -> AssistantMessage:
-    """Ids that are reused, and ids and names that some provider would not take, are changed before anybody sees them."""
+    """Ids that are reused, and ids and names that some provider would not take, are changed at birth."""
     shown = (entry.message for entry in draft.state.history.entries)
     used = {call.id for message in shown if isinstance(message, AssistantMessage) for call in message.calls}
     calls: list[ToolCall] = []
@@ -58,7 +58,7 @@ def _with_good_ids(draft: Draft, reply: AssistantMessage) -> AssistantMessage:
     place = len(draft.state.transcript)
 
     for number, call in enumerate(reply.calls):
-        id, name = call.id, STRICTEST.fit_name(call.name)
+        id, name = call.id, _fit_name(call.name)
 
         if id in used or not STRICTEST.takes_id(id):
             id = f"call_{place}_{number}"
@@ -71,6 +71,12 @@ def _with_good_ids(draft: Draft, reply: AssistantMessage) -> AssistantMessage:
 
     same = tuple(calls) == reply.calls
     return reply if same else replace(reply, calls=tuple(calls), provider_data=None)
+
+
+def _fit_name(name: str) -> str:
+    """A name that every provider takes. A changed one must not turn into the name of a tool: nothing may run by it."""
+    fit = STRICTEST.fit_name(name)
+    return name if fit == name else STRICTEST.fit_name(f"unknown_{fit}")
 
 
 def _accepted(draft: Draft, calls: tuple[ToolCall, ...], kit: Toolkit) -> tuple[ToolCall, ...]:
