@@ -221,6 +221,9 @@ class RunState:
 
 def pauses(state: RunState) -> tuple[Pause, ...]:
     """Everything that this run and what it started wait for, in order."""
+    if isinstance(state.next, Finished):
+        return ()  # what a branch started ended with it
+
     found: list[Pause] = []
 
     match state.next:

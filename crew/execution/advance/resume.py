@@ -10,13 +10,16 @@ from crew.execution.advance.asking import ask
 from crew.execution.advance.calls import answer, close_if_answered
 from crew.execution.advance.draft import Draft
 from crew.messages import ToolResult, clean
-from crew.runs import AwaitInput, CallTools, OpenCall, RunBranches, RunState
+from crew.runs import AwaitInput, CallTools, Finished, OpenCall, RunBranches, RunState
 from crew.runs.events import Resumed
 from crew.tools import cut, to_text
 
 
 def on_resume(draft: Draft, event: Resumed, settle_child: Callable[[Draft, str], None]) -> None:
     """Answers go to the pauses that they name, anywhere in the tree; what made a group fail is tried once more."""
+    if isinstance(draft.state.next, Finished):
+        return
+
     _revive(draft)
 
     for key, child in draft.state.children.items():
