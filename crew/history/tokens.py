@@ -55,8 +55,8 @@ def _pieces(text: str) -> float:
     total += len(_MARKS.findall(text)) * 0.83 + len(_BREAK.findall(text)) * 0.95
 
     if not text.isascii():
-        total += len(_HAN.findall(text)) * 0.75 + len(_KANA.findall(text)) * 0.68 + len(_HANGUL.findall(text)) * 0.66
-        total += len(_PICTURE.findall(text)) * 1.6
+        total += len(_HAN.findall(text)) * 0.75 + len(_KANA.findall(text)) * 0.68 + len(_HANGUL.findall(text)) * 0.7
+        total += len(_PICTURE.findall(text)) * 1.5
         # Words of other alphabets are cut into more pieces than English ones; accents in Latin ones cost a little.
         total += sum(0.3 + 0.3 * len(found) for found in _FOREIGN.findall(text))
 
@@ -95,11 +95,12 @@ def count_message(message: Message, counter: TokenCounter = PRIOR, *, keep: bool
     if not keep:
         return _message(message, counter)
 
-    slot = message.rendered()
-    kept: tuple[TokenCounter, int] | None = slot.get("tokens")
+    # By counter, which is kept too: another one at the same address would be taken for it.
+    counts: dict[int, tuple[TokenCounter, int]] = message.rendered().setdefault("tokens", {})
+    kept = counts.get(id(counter))
 
-    if kept is None or kept[0] is not counter:
-        kept = slot["tokens"] = (counter, _message(message, counter))
+    if kept is None:
+        kept = counts[id(counter)] = (counter, _message(message, counter))
 
     return kept[1]
 
