@@ -23,6 +23,6 @@ class TokenCounterContract:
         assert self.counter.count(text) == count
 
     @given(st.text(min_size=1, max_size=100), st.integers(2, 20))
-    def test_more_text_has_more_tokens(self, text: str, times: int) -> None:
-        """A text many times over counts for more than once."""
-        assert self.counter.count(text * times * 8) > self.counter.count(text)
+    def test_more_text_never_has_fewer_tokens(self, text: str, times: int) -> None:
+        """A text many times over never counts for less than once."""
+        assert self.counter.count(text * times * 8) >= self.counter.count(text)

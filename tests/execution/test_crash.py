@@ -174,7 +174,7 @@ async def test_a_store_that_fails_fails_the_run_and_loses_nothing() -> None:
         await executor.execute("the goal", run_id="r")
 
     assert caught.value.result.stop_reason == "failed"
-    assert isinstance(caught.value.__cause__, OSError)
+    assert isinstance(caught.value.__cause__.__cause__, OSError)
     assert (await executor.resume("r")).output == "the answer"
 
 
