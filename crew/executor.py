@@ -6,25 +6,28 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from pydantic import SecretStr
 
 from crew.agents import Agent, Crew
-from crew.doors import Policy
+from crew.config import crew_from, history_from, load
+from crew.doors import Provider, TokenCounter
 from crew.errors import InvalidInput, Violation, nearest
 from crew.exchanges import repair
 from crew.execution import Run, plan_for
 from crew.execution.answers import check_answers
+from crew.execution.beginning import continued, unique
 from crew.execution.bounds import budget_for, check_room
 from crew.execution.desk import Desk
 from crew.execution.drain import drained, in_a_loop_of_its_own
-from crew.execution.outcome import at_rest
+from crew.execution.gauges import Meter, check_windows
 from crew.execution.scrub import scrubbed
 from crew.execution.stream import EventStream, Publish
 from crew.execution.watch import Watching
-from crew.history import History, estimate_message, policy_named
+from crew.history import PRIOR, PolicySpec, count_message, policy_from, staged
 from crew.messages import Message, UserMessage
 from crew.providers import Pool
 from crew.runs import Limits, Observer, RequestParameters, RunResult, RunState, RunStore
@@ -49,19 +52,23 @@ class CrewExecutor:
         *,
         max_messages_per_request: int | None = None,
         prune_to: int | None = None,
-        history: str | Policy = "rolling",
+        history: PolicySpec = "rolling",
         limits: Limits | None = None,
         store: RunStore | None = None,
         validator: InputValidator | None = None,
         observers: Sequence[Observer] = (),
         parameters: RequestParameters | None = None,
+        counter: TokenCounter | None = None,
         clock: Callable[[], float] = time.time,
         telemetry: Telemetry | None = None,
         secrets: Sequence[str | SecretStr] = (),
     ) -> None:
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
-        policy = policy_named(history) if isinstance(history, str) else history
-        self.plan = plan_for(crew, policy, budget_for(crew, policy, max_messages_per_request, prune_to))
+        policy = policy_from(history)
+        shared, views = staged(policy)
+        self.plan = plan_for(crew, shared, budget_for(crew, shared, max_messages_per_request, prune_to), views)
+        check_windows(self.plan)
+        self._meter = Meter(plan=self.plan, counter=counter)
         self._limits = limits or Limits()
         self._store: RunStore = store if store is not None else MemoryStore()
         self._validator = validator or InputValidator()
@@ -75,6 +82,34 @@ class CrewExecutor:
 
         for agent in self.plan.agents.values():
             self._pool.check(agent.model)
+
+            if agent.backup is not None:
+                self._pool.check(agent.backup)
+
+        if isinstance(summarizer := getattr(shared, "summarizer", None), str):
+            self._pool.check(summarizer)
+
+    @classmethod
+    def from_config(cls, path: str | Path, crew: str | Crew | Agent, **changes: Any) -> Self:
+        """An executor as a configuration file describes it; `crew` is one that the file defines, or an object.
+
+        Whatever the constructor takes can be given here too, and wins over the file.
+        """
+        settings = load(path)
+        chosen = crew_from(settings, crew, str(path)) if isinstance(crew, str) else crew
+        limits = Limits(**settings.limits.model_dump())
+
+        if settings.execution.max_iterations is not None:
+            limits = replace(limits, rounds=settings.execution.max_iterations)
+
+        described = {
+            "max_messages_per_request": settings.max_messages_per_request,
+            "prune_to": settings.prune_to,
+            "history": history_from(settings, str(path)),
+            "limits": limits,
+            "validator": InputValidator(**settings.validator.model_dump()),
+        }
+        return cls(chosen, **(described | changes))
 
     # ------------------------------------------------------------------------------------------ running
 
@@ -163,8 +198,9 @@ class CrewExecutor:
         *,
         streams: bool,
     ) -> EventStream:
-        state, started = self._begin(input, history, agent, run_id)
-        state = replace(state, parameters=parameters or self._parameters)
+        told = parameters or self._parameters
+        state, started = self._begin(input, history, agent, run_id, keep=told.enable_token_caching)
+        state = replace(state, parameters=told)
 
         async def work(publish: Publish) -> RunResult:
             run, trace = self._run(state, publish, deps, streams=streams)
@@ -173,7 +209,7 @@ class CrewExecutor:
         return EventStream(work)
 
     def _begin(
-        self, input: str | UserMessage, history: HistoryInput, agent: str | None, run_id: str | None
+        self, input: str | UserMessage, history: HistoryInput, agent: str | None, run_id: str | None, *, keep: bool
     ) -> tuple[RunState, RunStarted]:
         goal = scrubbed(self._lookout.scrub, input if isinstance(input, UserMessage) else UserMessage(input))
         before = () if history is None or isinstance(history, RunResult) else scrubbed(self._lookout.scrub, history)
@@ -183,12 +219,15 @@ class CrewExecutor:
         state = RunState(run_id=id, conversation_id=id, crew=self.plan.crew.name, agent=start, limits=self._limits)
 
         if isinstance(history, RunResult):
-            state = _continued(state, history.state)
+            state = continued(state, history.state)
 
-        mended = repair((*_unique(given), goal))
-        check_room(self.plan.crew, self.plan.budget, (*state.history.messages, *mended.messages))
-        tokens = tuple(estimate_message(message) for message in mended.messages)
-        return state, RunStarted(run_id=id, messages=mended.messages, tokens=tokens, repairs=mended.changes)
+        mended = repair(unique((*state.history.messages, *given, goal))[len(state.history.entries) :])
+        check_room(self.plan, (*state.history.messages, *mended.messages))
+        entry = self.plan.agents.get(start)
+        counter = PRIOR if entry is None else self._meter.counter_for(entry.model)
+        tokens = tuple(count_message(message, counter, keep=keep) for message in mended.messages)
+        started = RunStarted(run_id=id, messages=mended.messages, tokens=tokens, repairs=mended.changes)
+        return state, replace(started, gauges=self._meter.gauges)
 
     def _entry(self, agent: str | None) -> str:
         name = agent or self.plan.crew.entry_name
@@ -204,15 +243,18 @@ class CrewExecutor:
         given = scrubbed(self._lookout.scrub, dict(answers or {}))
 
         async def work(publish: Publish) -> RunResult:
-            async with self._desk.claim(run_id):
-                stored = await self._store.load(run_id)
-                check_answers(stored.state, given, self._validator)
-                run, trace = self._run(stored.state, publish, deps, streams=streams, resumes=True)
-                run.version = stored.version
-
+            self._desk.check_free(run_id)
+            stored = await self._store.load(run_id)
+            check_answers(stored.state, given, self._validator)
+            run, trace = self._run(stored.state, publish, deps, streams=streams, resumes=True)
+            run.version = stored.version
             return await self._desk.carry(run, Resumed(run_id=run_id, answers=given, trace=trace))
 
         return EventStream(work)
+
+    def _backup_for(self, name: str) -> Provider | None:
+        backup = self.plan.agents[name].backup
+        return None if backup is None else self._pool.get(backup)
 
     def _watcher(self) -> Telemetry:
         return self._telemetry if self._telemetry is not None else current()
@@ -233,34 +275,10 @@ class CrewExecutor:
             closed=watching.close,
             scrub=self._lookout.scrub_for(deps),
             provider_for=lambda name: self._pool.get(self.plan.agents[name].model),
+            resolve=self._pool.get,
+            backup_for=self._backup_for,
+            counter_for=self._meter.counter_for,
             deps=deps,
             streams=streams,
         )
         return run, watch.trace
-
-
-def _continued(state: RunState, before: RunState) -> RunState:
-    """A new run that goes on where another one stood: its history at rest, its transcript, its views."""
-    entries = at_rest(before.history.entries)
-    gone = sum(1 for _ in before.history.entries) - len(entries)
-    history = History(entries=entries, size=before.history.size - gone)
-    return replace(
-        state,
-        conversation_id=before.conversation_id,
-        history=history,
-        transcript=before.transcript,
-        forked_at=len(before.transcript),
-        views=before.views,
-    )
-
-
-def _unique(messages: Sequence[Message]) -> list[Message]:
-    """The messages, each id used once: a second one under the same id is named anew."""
-    seen: set[str] = set()
-    out: list[Message] = []
-
-    for message in messages:
-        out.append(replace(message, id="") if message.id in seen else message)
-        seen.add(message.id)
-
-    return out

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, Self, overload
 from pydantic import Discriminator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from crew.manifest import Manifest
+
 OMITTED = "[Omitted]"
 SUMMARY_HEADING = "[Conversation Summary]"
 
@@ -59,6 +61,14 @@ class ToolCall:
     arguments: str = "{}"
 
 
+def clean_call(call: ToolCall) -> ToolCall:
+    """The call with texts that every encoder takes."""
+    if call.id.isascii() and call.name.isascii() and call.arguments.isascii():
+        return call
+
+    return replace(call, id=clean(call.id), name=clean(call.name), arguments=clean(call.arguments))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """What one call came to, in the words that the model reads."""
@@ -105,12 +115,13 @@ class UserMessage(Rendered):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssistantMessage(Rendered):
-    """What an agent's model replied: text, calls, or both."""
+    """What an agent's model replied: text, calls, or both. In the transcript, `manifest` tells what it replied to."""
 
     text: str = field(default="", kw_only=False)
     calls: tuple[ToolCall, ...] = ()
     agent: str = ""
     provider_data: ProviderData | None = None
+    manifest: Manifest | None = field(default=None, compare=False, repr=False)
     id: str = ""
     time: float = 0.0
     role: Literal["assistant"] = "assistant"

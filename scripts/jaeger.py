@@ -56,7 +56,8 @@ def leave(ports: dict[str, int] | None, pid_file: Path) -> None:
 def stop(pid_file: Path) -> None:
     pid, deadline = live_pid(pid_file), time.monotonic() + 10
     if pid is None:
-        return print(f"No Jaeger of {pid_file} is running.")
+        print(f"No Jaeger of {pid_file} is running.")
+        return
 
     with contextlib.suppress(ProcessLookupError):  # it ended just now
         os.kill(pid, signal.SIGTERM)
@@ -103,7 +104,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that we end what we started
     ports = None if args.free_ports else {name: getattr(args, name) for name in PORTS}
     if args.command == "stop":
-        return stop(args.pid_file.resolve())
+        stop(args.pid_file.resolve())
+        return
 
     program = ensure(args.jobs)
     if args.command == "ensure":

@@ -6,11 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from pydantic import BaseModel
+
 from crew.agents.agent import Agent, AgentTool, Parallel, Quorum, handoffs_of, name_of
 from crew.errors import nearest
+from crew.tools import Tool
 from crew.tools.tool import NAME as TOOL_NAME
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+FILTERS = ("full", "text_only", "last", "none")
 
 Node = Agent | Parallel
 
@@ -21,13 +26,19 @@ def problems_of(agents: Sequence[Agent], groups: Sequence[Parallel], entry: Node
         yield "it has no agents; give at least one"
         return
 
+    if strangers := [*_strangers(agents, groups)]:
+        yield from strangers
+        return
+
     yield from _names(agents, groups)
     members: list[Node] = [*agents, *groups]
     nodes = {node.name: node for node in members}
-    dangling = [*_references(nodes, entry)]
+    called = {id(used): used for used in _called(agents) if not any(used is agent for agent in agents)}
+    yield from _called_names([*called.values()], nodes)
+    dangling = [*_references([*members, *called.values()], nodes, entry)]
     yield from dangling
 
-    for agent in agents:
+    for agent in (*agents, *called.values()):
         yield from _agent(agent)
 
     for group in groups:
@@ -37,6 +48,33 @@ def problems_of(agents: Sequence[Agent], groups: Sequence[Parallel], entry: Node
         start = name_of(entry) if entry is not None else agents[0].name
         yield from _unreachable(nodes, start)
         yield from _endless(nodes)
+
+
+def _strangers(agents: Sequence[object], groups: Sequence[object]) -> Iterator[str]:
+    for what, wanted, given in (("agents", Agent, agents), ("groups", Parallel, groups)):
+        for index, member in enumerate(given):
+            if not isinstance(member, wanted):
+                yield f"{what}[{index}] must be of type {wanted.__name__}, not {member!r}"
+            elif not isinstance(getattr(member, "name", None), str):
+                yield f"{what}[{index}] must have a text as its name, not {getattr(member, 'name', None)!r}"
+
+
+def _called(agents: Sequence[Agent]) -> Iterator[Agent]:
+    """The agents that serve as tools, and those that serve these."""
+    for agent in agents:
+        used = [tool.agent for tool in agent.tools if isinstance(tool, AgentTool)]
+        yield from used
+        yield from _called(used)
+
+
+def _called_names(called: Sequence[Agent], nodes: dict[str, Node]) -> Iterator[str]:
+    """Agents are found by their name: one that serves as a tool must not share it with another."""
+    for name, times in Counter(agent.name for agent in called).items():
+        if not NAME.fullmatch(name):
+            yield f"the name {name!r} must be 1–128 of A–Z a–z 0–9 _ -"
+
+        if times > 1 or name in nodes:
+            yield f"the name {name!r} of an agent that serves as a tool is another one's too; each needs its own"
 
 
 def _names(agents: Sequence[Agent], groups: Sequence[Parallel]) -> Iterator[str]:
@@ -62,11 +100,11 @@ def ways(node: Node) -> Iterator[tuple[str, Node | str]]:
         yield "then", node.then
 
 
-def _references(nodes: dict[str, Node], entry: Node | str | None) -> Iterator[str]:
+def _references(members: Sequence[Node], nodes: dict[str, Node], entry: Node | str | None) -> Iterator[str]:
     if entry is not None:
         yield from _reference("the entry", entry, nodes)
 
-    for node in nodes.values():
+    for node in members:
         for way, target in ways(node):
             yield from _reference(f"{way} of {node.name!r}", target, nodes)
 
@@ -84,7 +122,7 @@ def _agent(agent: Agent) -> Iterator[str]:
     if not agent.model:
         yield f"agent {agent.name!r} has no model; give one, such as model='openai:gpt-5-mini' or a ScriptedProvider"
 
-    names = [used.name for used in agent.tools if not callable(used) or hasattr(used, "name")]
+    names = [used.name for used in agent.tools if isinstance(used, Tool | AgentTool)]
     transfers = [handoff.tool_name for handoff in handoffs_of(agent)]
 
     for name, times in Counter(names + transfers).items():
@@ -95,11 +133,23 @@ def _agent(agent: Agent) -> Iterator[str]:
         if not TOOL_NAME.fullmatch(name):
             yield f"agent {agent.name!r}: the tool name {name!r} must be 1–64 of A–Z a–z 0–9 _ -"
 
+    for handoff in handoffs_of(agent):
+        if not callable(handoff.history) and handoff.history not in FILTERS:
+            known = ", ".join(map(repr, FILTERS))
+            yield f"agent {agent.name!r}: history= of a handoff must be {known} or a function, not {handoff.history!r}"
+
+        if handoff.payload is not None and not _is_model(handoff.payload):
+            yield f"agent {agent.name!r}: payload= of a handoff must be a pydantic model, not {handoff.payload!r}"
+
     for signal, times in Counter(route.signal for route in agent.routes).items():
         if not signal.strip():
             yield f"agent {agent.name!r} has a route with a blank signal {signal!r}"
         elif times > 1:
             yield f"agent {agent.name!r} has {times} routes for {signal!r}; only the first would ever be taken"
+
+
+def _is_model(payload: object) -> bool:
+    return isinstance(payload, type) and issubclass(payload, BaseModel)
 
 
 def _group(group: Parallel, nodes: dict[str, Node]) -> Iterator[str]:
@@ -122,11 +172,13 @@ def _group(group: Parallel, nodes: dict[str, Node]) -> Iterator[str]:
             known = "'collect', 'fail_fast', 'first_success' or Quorum(n)"
             yield f"group {group.name!r}: on_error must be {known}, not {other!r}"
 
-    if group.timeout is not None and not group.timeout > 0:
-        yield f"group {group.name!r}: timeout must be a number of seconds above 0, not {group.timeout!r}"
+    timeout, at_once = group.timeout, group.max_concurrency
 
-    if group.max_concurrency is not None and group.max_concurrency < 1:
-        yield f"group {group.name!r}: max_concurrency must be at least 1, not {group.max_concurrency!r}"
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        yield f"group {group.name!r}: timeout must be a number of seconds above 0, not {timeout!r}"
+
+    if at_once is not None and not (isinstance(at_once, int) and at_once >= 1):
+        yield f"group {group.name!r}: max_concurrency must be a whole number from 1, not {at_once!r}"
 
 
 def _unreachable(nodes: dict[str, Node], start: str) -> Iterator[str]:

@@ -20,7 +20,7 @@ class Crew:
     entry: Agent | Parallel | str | None = None
 
     def __post_init__(self) -> None:
-        if problems := [*problems_of(self.agents, self.groups, self.entry)]:
+        if problems := [*dict.fromkeys(problems_of(self.agents, self.groups, self.entry))]:
             raise DefinitionError(f"Crew {self.name!r}", problems)
 
     @property

@@ -139,30 +139,42 @@ class _Mending:
     def edges(self) -> None:
         first = next((i for i, m in enumerate(self.out) if not isinstance(m, SystemMessage)), len(self.out))
 
-        if self.profile.opens_with_user and (first == len(self.out) or not opens(self.out[first])):
+        if not self.out or (self.profile.opens_with_user and (first == len(self.out) or not opens(self.out[first]))):
             if self.adds:
                 self.changes.append("added an opening message")
                 self.out.insert(first, UserMessage(MISSING_OPENING, origin="marker", id="opening"))
             else:
                 self._remove_until_opening(first)
 
-        last = self.out[-1] if self.out else None
-
-        if self.profile.ends_with_user and isinstance(last, AssistantMessage):
+        if self.profile.ends_with_user and (replies := _replies_at_the_end(self.out)):
             if self.adds:
                 self.changes.append("added a closing message")
-                self.out.append(UserMessage(GO_ON, origin="marker", id="closing", time=last.time))
+                time = self.out[replies[-1]].time
+                self.out.append(UserMessage(GO_ON, origin="marker", id="closing", time=time))
             else:
                 self.changes.append("removed the replies at the end")
-
-                while self.out and isinstance(self.out[-1], AssistantMessage):
-                    self.out.pop()
+                self.out = [message for index, message in enumerate(self.out) if index not in replies]
 
     def _remove_until_opening(self, first: int) -> None:
         end = next((i for i in range(first, len(self.out)) if opens(self.out[i])), len(self.out))
         kept = [m for m in self.out[first:end] if isinstance(m, SystemMessage)]
-        self.changes.append(f"removed {end - first - len(kept)} messages before the first user message")
-        self.out[first:end] = kept
+
+        if len(kept) < end - first:
+            self.changes.append(f"removed {end - first - len(kept)} messages before the first user message")
+            self.out[first:end] = kept
+
+
+def _replies_at_the_end(messages: Sequence[Message]) -> list[int]:
+    """Where the replies stand that nothing but system messages follows."""
+    found: list[int] = []
+
+    for index in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[index], AssistantMessage):
+            found.insert(0, index)
+        elif not isinstance(messages[index], SystemMessage):
+            break
+
+    return found
 
 
 def _answers(messages: Sequence[Message]) -> dict[int, dict[int, tuple[ToolResult, int]]]:

@@ -42,10 +42,13 @@ def _edges(messages: Sequence[Message], profile: Profile) -> Iterable[Violation]
     if profile.opens_with_user and (first is None or not opens(messages[first])):
         yield _at(first or 0, "opening", "the conversation must open with a user message")
 
-    last = messages[-1]
+    # Some providers take system messages out of the conversation, so that what stands before them ends it.
+    last = next((i for i in range(len(messages) - 1, -1, -1) if not isinstance(messages[i], SystemMessage)), 0)
+    newest = messages[last]
+
     # An assistant message with open calls is told of by the pairing rule.
-    if profile.ends_with_user and isinstance(last, AssistantMessage) and not last.calls:
-        yield _at(len(messages) - 1, "ending", "the conversation must end with a user or tool message")
+    if profile.ends_with_user and isinstance(newest, AssistantMessage) and not newest.calls:
+        yield _at(last, "ending", "the conversation must end with a user or tool message")
 
 
 def _calls(index: int, message: AssistantMessage, profile: Profile, used: set[str]) -> Iterable[Violation]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from crew.errors import BranchesFailed
 from crew.execution.advance import at
 from crew.execution.group import together
 from crew.execution.run import Run
@@ -16,7 +17,10 @@ Drive = Callable[[Run, str], Coroutine[Any, Any, None]]
 
 
 async def branch(run: Run, state: RunState, now: RunBranches, drive: Drive) -> None:
-    """Carry every branch to its end or to its pause; when the group has joined, the others are stopped."""
+    """Carry every branch to its end or to its pause; when the group has joined or failed, the others are stopped."""
+    if now.failed:
+        raise BranchesFailed(now.failed)
+
     group = run.plan.groups[now.group]
     gate = asyncio.Semaphore(group.max_concurrency or len(now.branches))
     tasks: list[asyncio.Task[None]] = []
@@ -49,4 +53,4 @@ async def branch(run: Run, state: RunState, now: RunBranches, drive: Drive) -> N
 
 def _goes_on(run: Run, state: RunState, now: RunBranches) -> bool:
     here = at(run.state, state.run_id)
-    return here is not None and isinstance(here.next, RunBranches) and here.next.branches == now.branches
+    return here is not None and here.next == now

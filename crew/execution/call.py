@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,7 @@ from crew.execution.group import together
 from crew.execution.run import Run
 from crew.execution.scrub import scrubbed
 from crew.execution.thread import on_daemon_thread
-from crew.history import estimate
-from crew.messages import ToolCall, ToolResult
+from crew.messages import ToolCall, ToolResult, clean
 from crew.runs import CallTools, OpenCall, RunState, is_blocked
 from crew.runs.events import CallHeld, ToolProgress, ToolReturned, ToolsStarted, Warned
 from crew.tools import ArgumentsRefused, Context, Tool, cut, to_text
@@ -77,8 +77,10 @@ async def _prepare(run: Run, state: RunState, open: OpenCall) -> _Ready | None:
 
 
 async def _return(run: Run, state: RunState, call: ToolCall, text: str, outcome: Any, seconds: float = 0.0) -> None:
+    text = clean(text)
     result = ToolResult(call_id=call.id, name=call.name, text=text, outcome=outcome)
-    event = ToolReturned(run_id=state.run_id, result=result, tokens=estimate(text), seconds=seconds)
+    tokens = run.counter(state).count(text)
+    event = ToolReturned(run_id=state.run_id, result=result, tokens=tokens, seconds=seconds)
     await run.record(event)
 
 
@@ -140,10 +142,15 @@ async def _attempt(run: Run, state: RunState, ready: _Ready, seconds: float) -> 
 async def _invoke(run: Run, state: RunState, ready: _Ready) -> Any:
     tool, arguments = ready.tool, dict(ready.arguments)
     loop = asyncio.get_running_loop()
+    open_ = True
+
+    def tell(data: Any) -> None:
+        # A thread that was given up may still speak; nobody listens any more.
+        if open_:
+            run.tell(ToolProgress(run_id=state.run_id, call_id=ready.call.id, data=data))
 
     def emit(data: Any) -> None:
-        event = ToolProgress(run_id=state.run_id, call_id=ready.call.id, data=data)
-        run.tell(event) if tool.is_async else loop.call_soon_threadsafe(run.tell, event)
+        tell(data) if tool.is_async else loop.call_soon_threadsafe(tell, data)
 
     if tool.signature.context is not None:
         arguments[tool.signature.context] = Context(
@@ -155,8 +162,11 @@ async def _invoke(run: Run, state: RunState, ready: _Ready) -> Any:
             emit=emit,
         )
 
-    if tool.is_async:
-        return await tool.function(**arguments)
+    try:
+        if tool.is_async:
+            return await tool.function(**arguments)
 
-    value = await on_daemon_thread(lambda: tool.function(**arguments), name=f"crew-{ready.call.name}")
-    return await value if asyncio.iscoroutine(value) else value
+        value = await on_daemon_thread(lambda: tool.function(**arguments), name=f"crew-{ready.call.name}")
+        return await value if inspect.isawaitable(value) else value
+    finally:
+        open_ = False

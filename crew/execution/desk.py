@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from crew.errors import CrewError, RunActive, RunError, describe
+from crew.errors import CrewError, RunActive, RunError, RunExists, describe
 from crew.execution.advance import Happening
 from crew.execution.loop import drive
 from crew.execution.outcome import result_of
@@ -15,7 +15,7 @@ from crew.execution.run import Run
 from crew.execution.scrub import scrub_error
 from crew.providers import Pool
 from crew.runs import Finished, RunResult
-from crew.runs.events import Cancelled, LimitReached, RunFailed
+from crew.runs.events import Cancelled, LimitReached, RunFailed, RunStarted
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -41,6 +41,9 @@ class Desk:
     async def _carry(self, run: Run, first: Happening) -> RunResult:
         run_id = run.state.run_id
 
+        if isinstance(first, RunStarted) and run_id in self._tasks:
+            raise RunExists(run_id)
+
         async with self.claim(run_id):
             try:
                 await run.record(first)
@@ -53,10 +56,18 @@ class Desk:
                 assert task is not None
                 task.uncancel()
                 await self.end(run)
-            except CrewError as error:
-                raise self._failed(run, error) from (error if not isinstance(error, RunError) else error.__cause__)
             except Exception as error:  # a policy, filter or store may be anybody's code: the caller gets a RunError
-                raise self._failed(run, error) from error
+                scrub_error(run.scrub, error)
+
+                if run.version == 0 and isinstance(error, CrewError):
+                    raise  # it never began
+
+                raised = self._failed(run, error)
+
+                if raised is error:
+                    raise
+
+                raise raised from error
 
         return result_of(run.plan, run.state)
 
@@ -73,19 +84,16 @@ class Desk:
 
             await run.record(LimitReached(run_id=run.state.run_id, limit="seconds", value=limit))
 
-    def _failed(self, run: Run, error: Exception) -> Exception:
-        """What the caller gets, after the stream's last event said so; a run that never began fails as it is."""
-        scrub_error(run.scrub, error)
-
-        if run.version == 0 and not isinstance(error, RunError):
-            return error
-
+    def _failed(self, run: Run, error: Exception) -> RunError:
+        """What the caller gets, after the stream's last event said so."""
         run.tell(RunFailed(run_id=run.state.run_id, error=describe(error), error_type=type(error).__name__))
-        raised = (
-            error if isinstance(error, RunError) else RunError(f"Run {run.state.run_id!r} failed: {describe(error)}")
-        )
-        raised.result = result_of(run.plan, run.state) if run.version else None
-        return raised
+        result = result_of(run.plan, run.state)
+
+        if not isinstance(error, RunError):
+            return RunError(f"Run {run.state.run_id!r} failed: {describe(error)}", result=result)
+
+        error.result = result
+        return error
 
     async def end(self, run: Run) -> None:
         """Close a run as cancelled."""
@@ -98,9 +106,7 @@ class Desk:
         task = asyncio.current_task()
         assert task is not None
 
-        if run_id in self._tasks:
-            raise RunActive(run_id)
-
+        self.check_free(run_id)
         self._tasks[run_id] = task
 
         try:
@@ -111,6 +117,11 @@ class Desk:
 
             if not self._tasks and not self.stays_open:
                 await self.pool.aclose()
+
+    def check_free(self, run_id: str) -> None:
+        """Nobody carries this run on right now."""
+        if run_id in self._tasks:
+            raise RunActive(run_id)
 
     async def cancel(self, run_id: str) -> bool:
         """Cancel a run that is under way here and wait until it has ended; False if it is not."""

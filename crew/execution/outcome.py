@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import ValidationError
+
 from crew.doors import Entry
-from crew.execution.advance import spent
+from crew.execution.advance import spent, total
 from crew.execution.plan import Plan
 from crew.messages import AssistantMessage
 from crew.runs import Finished, Metrics, RunResult, RunState, StopReason, is_blocked, pauses
@@ -16,7 +18,7 @@ def result_of(plan: Plan, state: RunState) -> RunResult:
     end = state.next if isinstance(state.next, Finished) else None
     stop: StopReason = end.stop_reason if end is not None else "paused" if is_blocked(state) else "failed"
     entries = at_rest(state.history.entries)
-    tally = state.tally
+    tally = total(state)
     return RunResult(
         output=_output(plan, state, end),
         stop_reason=stop,
@@ -35,6 +37,14 @@ def result_of(plan: Plan, state: RunState) -> RunResult:
             sizes=tally.prunings,
             by_agent=tally.by_agent,
             by_tool=tally.by_tool,
+            by_policy=tally.by_policy,
+            requests=tally.usage.requests,
+            tokens_estimated=tally.estimated_tokens,
+            tokens_billed=tally.usage.input_tokens,
+            tokens_saved=tally.saved_tokens,
+            cached_predicted=tally.cached_tokens,
+            cached_billed=tally.usage.cache_read_tokens,
+            prefix_breaks=tally.prefix_breaks,
         ),
         pauses=pauses(state),
         branches=state.branches,
@@ -55,7 +65,10 @@ def _output(plan: Plan, state: RunState, end: Finished | None) -> Any:
 
     agent = plan.agents.get(state.agent)
 
-    if end.stop_reason == "completed" and agent is not None and agent.output is not None and end.output:
-        return agent.output.model_validate_json(end.output)
+    if end.stop_reason != "completed" or agent is None or agent.output is None:
+        return end.output
 
-    return end.output
+    try:
+        return agent.output.model_validate_json(end.output)
+    except ValidationError:
+        return end.output  # a route or a join ended the run, so that no reply had to fit the schema

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from crew.doors import Delta, OnDelta, Provider
+from crew.doors import Delta, OnDelta, Provider, TokenCounter
+from crew.errors import CrewError, StoreError, describe
 from crew.execution.advance import Happening, advance, at
 from crew.execution.plan import Plan
 from crew.execution.scrub import Deltas, Scrubber, scrubbed
 from crew.execution.watch import Around, unwatched
+from crew.history import PRIOR, View
 from crew.runs import Event, Finished, RunState, RunStore
 from crew.runs.events import Replied, RunStarted, TextDelta, ToolProgress
 
@@ -30,6 +32,9 @@ class Run:
     clock: Callable[[], float]
     publish: Callable[[Event], None]
     provider_for: Callable[[str], Provider]
+    resolve: Callable[[str | Provider], Provider]
+    backup_for: Callable[[str], Provider | None] = lambda agent: None
+    counter_for: Callable[[str | Provider], TokenCounter] = lambda model: PRIOR
     version: int = 0
     deps: Any = None
     streams: bool = False
@@ -38,6 +43,18 @@ class Run:
     closed: Callable[[BaseException | None], None] = lambda error: None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _untold: list[Event] = field(default_factory=list)
+    _meanwhile: list[Event] = field(default_factory=list)
+
+    def provider(self, state: RunState) -> Provider:
+        """Who answers the agent whose turn it is: its model, or the backup that took over."""
+        if state.views.get(state.agent, View()).model == "backup" and (backup := self.backup_for(state.agent)):
+            return backup
+
+        return self.provider_for(state.agent)
+
+    def counter(self, state: RunState) -> TokenCounter:
+        """What counts the tokens of this agent's messages."""
+        return self.counter_for(self.plan.agents[state.agent].model)
 
     async def record(self, event: Happening) -> None:
         """Advance, commit, tell."""
@@ -47,35 +64,58 @@ class Run:
             if where is None or isinstance(where.next, Finished):
                 return  # a branch that was cut off while it worked: nobody waits for this any more
 
-            event = self._stamped(event, where.agent)
+            event = self._stamped(event, where)
             state, told = advance(self.plan, self.state, event)
             events = (*self._untold, event, *told)
-            commit = asyncio.ensure_future(self.store.commit(self.state.run_id, self.version, events, state))
 
             try:
-                await asyncio.shield(commit)
-            except asyncio.CancelledError:
-                # A commit is not left half-way: the cancellation goes on once it is through.
-                await _until_done(commit)
+                await self._commit(events, state)
+            finally:
+                # What was told while the commit was under way comes after it, in number and in time.
+                if self.state is state:
+                    for happened in (event, *told):
+                        self.publish(happened)
 
-                if commit.exception() is None:
-                    self._move(state, (event, *told))
+                self._catch_up()
 
-                raise
+    async def _commit(self, events: tuple[Event, ...], state: RunState) -> None:
+        commit = asyncio.ensure_future(self.store.commit(self.state.run_id, self.version, events, state))
 
-            self._move(state, (event, *told))
+        try:
+            await asyncio.shield(commit)
+        except asyncio.CancelledError:
+            # A commit is not left half-way: the cancellation goes on once it is through.
+            await until_done(commit)
 
-    def _move(self, state: RunState, events: tuple[Event, ...]) -> None:
+            if commit.exception() is None:
+                self._move(state)
+
+            raise
+        except CrewError:
+            raise
+        except Exception as error:  # a store may be anybody's code: what it raises is told from what a step raises
+            raise StoreError(self.state.run_id, f"The store failed: {describe(error)}") from error
+
+        self._move(state)
+
+    def _move(self, state: RunState) -> None:
         self.state, self.version = state, self.version + 1
         self._untold.clear()
 
-        for event in events:
-            self.publish(event)
+    def _catch_up(self) -> None:
+        while self._meanwhile:
+            self._tell(self._meanwhile.pop(0))
 
     def tell(self, event: Event) -> None:
         """Tell of what moves nothing; it is stored with the next step, unless it is only a piece of one."""
+        if self._lock.locked():
+            self._meanwhile.append(event)
+        else:
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
         where = at(self.state, event.run_id)
-        event = self._stamped(event, where.agent if where else "")
+        event = self._stamped(event, where or self.state)
 
         if not isinstance(event, TextDelta | ToolProgress):
             self._untold.append(event)
@@ -92,18 +132,23 @@ class Run:
 
         return tell if self.scrub is None else Deltas(self.scrub, tell)
 
-    def _stamped(self, event: Any, agent: str) -> Any:
-        """The event with its number and time, and what is born with it named after them."""
+    def _stamped(self, event: Any, where: RunState) -> Any:
+        """The event with its number and time; what is born with it is named after its place in the transcript.
+
+        Not after the event's number: that counts pieces of text and retries too, and a run that is watched, resumed
+        or unlucky must come to the same messages.
+        """
         number = self.state.sequence + 1
         self.state = replace(self.state, sequence=number)
-        event = replace(scrubbed(self.scrub, event), sequence=number, at=self.clock(), agent=event.agent or agent)
+        event = replace(scrubbed(self.scrub, event), sequence=number, at=self.clock(), agent=event.agent or where.agent)
+        place = len(where.transcript)
 
         match event:
             case Replied(message=message):
-                return replace(event, message=replace(message, id=f"{event.run_id}:{number}", time=event.at))
+                return replace(event, message=replace(message, id=f"{event.run_id}:{place}", time=event.at))
             case RunStarted(messages=messages):
                 named = (
-                    m if m.id else replace(m, id=f"{event.run_id}:{number}.{i}", time=m.time or event.at)
+                    m if m.id else replace(m, id=f"{event.run_id}:{place + i}", time=m.time or event.at)
                     for i, m in enumerate(messages)
                 )
                 return replace(event, messages=tuple(named))
@@ -111,9 +156,14 @@ class Run:
                 return event
 
 
-async def _until_done(task: asyncio.Future[None]) -> None:
+async def until_done(task: asyncio.Future[Any]) -> bool:
+    """Wait until this is done, whatever happens meanwhile; whether somebody cancelled the wait."""
+    cancelled = False
+
     while not task.done():
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
-            continue
+            cancelled = True
+
+    return cancelled

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from crew.errors import CrewError
+from crew.execution.run import until_done
 from crew.runs import Event, RunResult
 
 Publish = Callable[[Event], None]
@@ -51,7 +52,8 @@ class EventStream:
         task = self._begin()
 
         try:
-            while (event := await self._queue.get()) is not None:
+            # A stream that was read to its end is empty: nothing will come any more.
+            while not (task.done() and self._queue.empty()) and (event := await self._queue.get()) is not None:
                 yield event
 
             await task
@@ -76,7 +78,10 @@ class EventStream:
             return
 
         self._task.cancel()
-        await asyncio.wait([self._task])
+        interrupted = await until_done(self._task)
 
         if not self._task.cancelled():
             self._task.exception()  # read, so that nobody is told that it never was
+
+        if interrupted:
+            raise asyncio.CancelledError

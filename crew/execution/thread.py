@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from crew.errors import describe
+
 Value = TypeVar("Value")
 
 
@@ -26,8 +28,9 @@ async def on_daemon_thread(work: Callable[[], Value], *, name: str) -> Value:
 
         if error is None:
             waiting.set_result(value)  # type: ignore[arg-type]
-        elif isinstance(error, StopIteration):
-            waiting.set_exception(RuntimeError("StopIteration"))
+        elif not isinstance(error, Exception | SystemExit | asyncio.CancelledError) or isinstance(error, StopIteration):
+            # Raised in the loop's own thread these would mean something else: an interrupt, the end of an iterator.
+            waiting.set_exception(RuntimeError(describe(error)))
         else:
             waiting.set_exception(error)
 

@@ -2,5 +2,6 @@
 
 from crew.store.codec import decode_events, decode_state, encode_events, encode_state
 from crew.store.memory import MemoryStore
+from crew.store.sqlite import SQLiteStore
 
-__all__ = ["MemoryStore", "decode_events", "decode_state", "encode_events", "encode_state"]
+__all__ = ["MemoryStore", "SQLiteStore", "decode_events", "decode_state", "encode_events", "encode_state"]

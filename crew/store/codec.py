@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from crew.errors import StoreError
+from crew.messages import Message, Transcript
 from crew.runs import Event, RunState
 
 VERSION = 1
@@ -20,15 +22,38 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def encode_state(state: RunState) -> bytes:
-    """A state, its whole tree included, as JSON."""
-    return b'{"version":%d,"state":%s}' % (VERSION, _adapter(RunState).dump_json(state))
+def encode_state(state: RunState, since: int = 0) -> bytes:
+    """A state, its whole tree included, as JSON; of the transcript only what came `since`, if it is kept elsewhere."""
+    return b'{"version":%d,"state":%s}' % (VERSION, _adapter(RunState).dump_json(_lean(state, since)))
 
 
-def decode_state(data: bytes) -> RunState:
-    """The state that was encoded."""
+def decode_state(data: bytes, before: Sequence[Message] = ()) -> RunState:
+    """The state that was encoded, after the messages that were kept elsewhere."""
     state: RunState = _decode(RunState, "state", data)
-    return state
+    return _whole(state, before)
+
+
+def _lean(state: RunState, since: int) -> RunState:
+    """Each message once: a branch goes on from its parent's transcript, so that only its own part is encoded."""
+    children = {key: _lean(child, child.forked_at) for key, child in state.children.items()}
+    transcript = Transcript(state.transcript[since:]) if since else state.transcript
+    return replace(state, transcript=transcript, children=children)
+
+
+def _whole(state: RunState, before: Sequence[Message]) -> RunState:
+    transcript = Transcript([*before, *state.transcript]) if before else state.transcript
+    children = {key: _whole(child, transcript[: child.forked_at]) for key, child in state.children.items()}
+    return replace(state, transcript=transcript, children=children)
+
+
+def encode_messages(messages: Sequence[Message]) -> list[bytes]:
+    """Messages as JSON, one by one."""
+    return [_adapter(Message).dump_json(message) for message in messages]
+
+
+def decode_messages(data: Sequence[bytes]) -> list[Message]:
+    """The messages that were encoded."""
+    return [_adapter(Message).validate_json(message) for message in data]
 
 
 def encode_events(events: Sequence[Event]) -> bytes:

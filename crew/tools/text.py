@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic_core import to_json
@@ -13,6 +14,10 @@ def to_text(value: Any) -> str:
     """A string as it is, nothing as `null`, anything else as JSON; raises where there is no JSON for it."""
     if isinstance(value, str):
         return clean(value)
+
+    if isinstance(value, Iterator):
+        # It may never end, and reading it could take any time: that is the tool's own work.
+        raise TypeError(f"a {type(value).__name__} is no result; return a list")
 
     return to_json(value, inf_nan_mode="strings").decode()
 

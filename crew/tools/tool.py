@@ -114,10 +114,10 @@ def _check(tool: Tool) -> None:
     if not NAME.fullmatch(tool.name):
         problems.append(f"the name {tool.name!r} must be 1–64 of A–Z a–z 0–9 _ -; give one with name=")
 
-    if not tool.timeout > 0:
+    if not isinstance(tool.timeout, int | float) or isinstance(tool.timeout, bool) or not tool.timeout > 0:
         problems.append(f"timeout must be a number of seconds above 0, not {tool.timeout!r}")
 
-    if not isinstance(tool.retries, int) or tool.retries < 0:
+    if not _whole(tool.retries) or tool.retries < 0:
         problems.append(f"retries must be 0 or a positive integer, not {tool.retries!r}")
 
     if tool.effect not in ("read", "write"):
@@ -125,12 +125,18 @@ def _check(tool: Tool) -> None:
 
     if not callable(tool.approval) and tool.approval not in ("never", "always"):
         problems.append(f"approval must be 'never', 'always' or a function of the arguments, not {tool.approval!r}")
+    elif inspect.iscoroutinefunction(tool.approval):
+        problems.append("approval must be a plain function, not an async one: it only decides, and does so at once")
 
     if tool.touches is not None and tool.touches not in tool.signature.names:
         problems.append(f"touches names {tool.touches!r}, which is not one of its parameters {tool.signature.names!r}")
 
-    if not isinstance(tool.max_output_chars, int) or tool.max_output_chars < 1:
+    if not _whole(tool.max_output_chars) or tool.max_output_chars < 1:
         problems.append(f"max_output_chars must be a positive integer, not {tool.max_output_chars!r}")
 
     if problems:
         raise DefinitionError(f"Tool {tool.name!r}", problems)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -28,33 +28,38 @@ class _Unreadable(ValueError):
     """Why one item of a history can't be read."""
 
 
-def read_history(history: Sequence[Any]) -> tuple[tuple[Message, ...], list[Violation]]:
-    """The messages, and what could not be read; neighbouring tool messages of one reply become one."""
-    messages: list[Message] = []
+def read_history(history: Sequence[Any]) -> tuple[list[tuple[int, Message]], list[Violation]]:
+    """The messages, each with the index of the item that it came from, and what could not be read."""
+    messages: list[tuple[int, Message]] = []
     found: list[Violation] = []
 
     for index, item in enumerate(history):
         try:
-            for message in _read(item):
-                _add(messages, message)
+            messages.extend((index, message) for message in tuple(_read(item)))
         except _Unreadable as error:
             found.append(Violation(rule="message", text=f"history[{index}] {error}.", index=index, value=item))
 
-    return tuple(messages), found
+    return messages, found
 
 
-def _add(messages: list[Message], message: Message) -> None:
-    last = messages[-1] if messages else None
+def joined(read: Sequence[tuple[int, Message]]) -> list[tuple[int, Message]]:
+    """The same with neighbouring tool messages made one: other formats write one message for each result."""
+    messages: list[tuple[int, Message]] = []
 
-    if isinstance(message, ToolMessage) and isinstance(last, ToolMessage):
-        messages[-1] = replace(last, results=last.results + message.results)
-    else:
-        messages.append(message)
+    for index, message in read:
+        start, last = messages[-1] if messages else (0, None)
+
+        if isinstance(message, ToolMessage) and isinstance(last, ToolMessage):
+            messages[-1] = (start, replace(last, results=last.results + message.results))
+        else:
+            messages.append((index, message))
+
+    return messages
 
 
 def _read(item: Any) -> Iterator[Message]:
     if isinstance(item, SystemMessage | UserMessage | AssistantMessage | ToolMessage | SummaryMessage):
-        yield item
+        yield _own(item)
         return
 
     if not isinstance(item, Mapping):
@@ -80,6 +85,32 @@ def _read(item: Any) -> Iterator[Message]:
         yield ToolMessage((ToolResult(call_id=_string(item, "tool_call_id"), text=_text(item.get("content"))),))
     else:
         yield _assistant(item)
+
+
+def _own(message: Message) -> Message:
+    """One of our messages; frozen dataclasses check nothing, so that its parts may be anything."""
+    parts: tuple[Any, type, tuple[str, ...]] = ((), object, ())
+
+    match message:
+        case ToolMessage(results=results):
+            parts = (results, ToolResult, ("call_id", "name"))
+        case AssistantMessage(calls=calls):
+            parts = (calls, ToolCall, ("id", "name"))
+        case UserMessage(images=images):
+            parts = (images, Image, ("url", "data", "media_type"))
+        case _:
+            pass
+
+    given, kind, names = parts
+
+    if not isinstance(given, tuple) or any(not isinstance(part, kind) for part in given):
+        raise _Unreadable(f"is a {type(message).__name__} whose parts are not a tuple of {kind.__name__}")
+
+    for owner, name in [(message, "id"), *((part, name) for part in given for name in names)]:
+        if not isinstance(getattr(owner, name), str):
+            raise _Unreadable(f"has a {type(owner).__name__} whose {name} is not a text")
+
+    return message
 
 
 def _item(item: Mapping[str, Any]) -> Message:

@@ -67,9 +67,9 @@ def size_rules(messages: Sequence[object], limit: int) -> Iterator[Violation]:
         yield Violation(rule="too_many", text=text, value=len(messages), limit=limit)
 
 
-def message_rules(messages: Sequence[Message], limit: int) -> Iterator[Violation]:
-    """The texts within a history."""
-    for index, message in enumerate(messages):
+def message_rules(messages: Sequence[tuple[int, Message]], limit: int) -> Iterator[Violation]:
+    """The texts within a history, each message with the index of the item that it came from."""
+    for index, message in messages:
         for where, text in _texts(message):
             if not isinstance(text, str):
                 told = f"history[{index}]{where} must be a text, not {type(text).__name__} ({_short(text)})."

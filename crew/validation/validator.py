@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from crew.errors import InvalidInput, Violation
 from crew.exchanges import validate
 from crew.messages import Message
-from crew.validation.reading import read_history
+from crew.validation.reading import joined, read_history
 from crew.validation.rules import agent_rules, message_rules, run_id_rules, size_rules, text_rules
 
 _PAIRING = ("unanswered_call", "orphan_result", "duplicate_result", "duplicate_call")
@@ -53,15 +53,17 @@ class InputValidator:
         if too_many := [*size_rules(history, self.max_history_messages)]:
             return (), too_many
 
-        messages, found = read_history(history)
-        found.extend(message_rules(messages, self.max_message_chars))
+        read, found = read_history(history)
+        found.extend(message_rules(read, self.max_message_chars))
+        whole = joined(read)
+        messages = tuple(message for _, message in whole)
 
-        if self.tool_pairs == "refuse" and messages:
-            found.extend(v for v in validate(messages) if v.rule in _PAIRING)
+        if self.tool_pairs == "refuse":
+            broken = (v for v in validate(messages) if v.rule in _PAIRING and v.index is not None)
+            found.extend(replace(v, index=whole[min(v.index or 0, len(whole) - 1)][0]) for v in broken)
 
         return messages, found
 
-    def check_answer(self, id: str, answer: object) -> None:
-        """The words of a person who answers a pause."""
-        if found := [*text_rules(f"The answer to {id!r}", answer, self.max_query_chars)]:
-            raise InvalidInput(found)
+    def answer_rules(self, id: str, answer: object) -> list[Violation]:
+        """What is wrong with the words of a person who answers a pause."""
+        return [*text_rules(f"The answer to {id!r}", answer, self.max_query_chars)]

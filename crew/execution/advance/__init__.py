@@ -13,8 +13,12 @@ from crew.execution.advance.calls import close_if_answered, on_result
 from crew.execution.advance.draft import Draft, spent
 from crew.execution.advance.ending import on_end, on_timeout
 from crew.execution.advance.fork import evaluate, fork, returned
+from crew.execution.advance.records import total
 from crew.execution.advance.reply import on_reply
 from crew.execution.advance.resume import on_resume
+from crew.execution.advance.summarised import on_summary
+from crew.execution.advance.trouble import on_fallback, on_too_long
+from crew.execution.gauges import remembered
 from crew.execution.plan import Plan
 from crew.runs import CallTools, Event, Finished, RunBranches, RunState, is_blocked, pauses
 from crew.runs.events import (
@@ -22,6 +26,7 @@ from crew.runs.events import (
     BranchTimedOut,
     CallHeld,
     Cancelled,
+    FellBack,
     HistoryRepaired,
     LimitReached,
     Paused,
@@ -30,19 +35,24 @@ from crew.runs.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    Summarised,
+    TooLong,
     ToolReturned,
     ToolsStarted,
 )
 from crew.runs.state import CallStatus
 
-__all__ = ["advance", "at", "spent"]
+__all__ = ["advance", "at", "spent", "total"]
 
 Happening = (
     RunStarted
     | Replied
+    | TooLong
+    | FellBack
     | CallHeld
     | ToolsStarted
     | ToolReturned
+    | Summarised
     | BranchTimedOut
     | Resumed
     | LimitReached
@@ -111,7 +121,7 @@ def settle_child(draft: Draft, key: str) -> None:
         return
 
     match draft.state.next:
-        case RunBranches():
+        case RunBranches(failed=""):
             evaluate(draft)
         case CallTools():
             returned(draft, key)
@@ -126,12 +136,18 @@ def _own(draft: Draft, event: Happening) -> None:
             _begin(draft, event)
         case Replied():
             on_reply(draft, event)
+        case TooLong():
+            on_too_long(draft, event)
+        case FellBack():
+            on_fallback(draft, event)
         case CallHeld():
             _mark(draft, {event.call_id}, "held")
         case ToolsStarted():
             _mark(draft, {call.id for call in event.calls}, "started")
         case ToolReturned():
             on_result(draft, event)
+        case Summarised():
+            on_summary(draft, event)
         case BranchTimedOut():
             on_timeout(draft, event)
         case Resumed():
@@ -139,7 +155,8 @@ def _own(draft: Draft, event: Happening) -> None:
         case LimitReached() | Cancelled():
             on_end(draft, event)
         case RunFailed():
-            draft.set(next=Finished(stop_reason="failed", error=event.error, output=draft.last_words()))
+            failed = Finished(stop_reason="failed", error=event.error, output=draft.last_words())
+            draft.set(next=failed, failed_at=draft.state.next)
         case _:
             assert_never(event)
 
@@ -148,6 +165,7 @@ def _begin(draft: Draft, event: RunStarted) -> None:
     if event.repairs:
         draft.say(HistoryRepaired, changes=event.repairs)
 
+    draft.set(gauges=remembered(event.gauges, draft.state.gauges))
     draft.begin(event.messages, event.tokens)
     group = draft.plan.groups.get(draft.state.agent)
 

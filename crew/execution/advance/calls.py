@@ -15,6 +15,7 @@ from crew.execution.advance.draft import Draft
 from crew.execution.advance.fork import call_agent, fork
 from crew.execution.plan import Toolkit
 from crew.history import View, cross, estimate
+from crew.history.tokens import PER_MESSAGE
 from crew.messages import AssistantMessage, ProviderData, SystemMessage, ToolCall, ToolMessage, ToolResult
 from crew.runs import CallTools, OpenCall, ToolTally
 from crew.runs.events import AgentStarted, CallsDeclined, HandedOff, ToolReturned
@@ -50,18 +51,33 @@ def _open(call: ToolCall, result: ToolResult | None) -> OpenCall:
 
 
 def _with_good_ids(draft: Draft, reply: AssistantMessage) -> AssistantMessage:
-    """Ids that are reused, or that some provider would not take, are renamed before anybody sees them."""
+    """Ids that are reused, and ids and names that some provider would not take, are changed at birth."""
     shown = (entry.message for entry in draft.state.history.entries)
     used = {call.id for message in shown if isinstance(message, AssistantMessage) for call in message.calls}
     calls: list[ToolCall] = []
 
+    place = len(draft.state.transcript)
+
     for number, call in enumerate(reply.calls):
-        good = call.id not in used and STRICTEST.takes_id(call.id)
-        calls.append(call if good else replace(call, id=f"call_{draft.event.sequence}_{number}"))
-        used.add(calls[-1].id)
+        id, name = call.id, _fit_name(call.name)
+
+        if id in used or not STRICTEST.takes_id(id):
+            id = f"call_{place}_{number}"
+
+            while id in used:
+                id += "x"
+
+        calls.append(call if (id, name) == (call.id, call.name) else replace(call, id=id, name=name))
+        used.add(id)
 
     same = tuple(calls) == reply.calls
     return reply if same else replace(reply, calls=tuple(calls), provider_data=None)
+
+
+def _fit_name(name: str) -> str:
+    """A name that every provider takes. A changed one must not turn into the name of a tool: nothing may run by it."""
+    fit = STRICTEST.fit_name(name)
+    return name if fit == name else STRICTEST.fit_name(f"unknown_{fit}")
 
 
 def _accepted(draft: Draft, calls: tuple[ToolCall, ...], kit: Toolkit) -> tuple[ToolCall, ...]:
@@ -71,7 +87,7 @@ def _accepted(draft: Draft, calls: tuple[ToolCall, ...], kit: Toolkit) -> tuple[
     if draft.plan.budget.limit is not None:
         entries = draft.state.history.entries
         systems = len({entry.message.text for entry in entries if isinstance(entry.message, SystemMessage)})
-        room = min(room, draft.plan.budget.limit - systems - 2)
+        room = min(room, draft.plan.budget.limit - systems - 2 - draft.plan.summarizes)
 
     room = max(1, room)
     first = next((index for index, call in enumerate(calls) if call.name in kit.handoffs), 0)
@@ -121,16 +137,17 @@ def _payload_problem(handoff: Handoff, call: ToolCall) -> str:
 
 def on_result(draft: Draft, event: ToolReturned) -> None:
     """A call came back."""
-    answer(draft, event.result)
+    answer(draft, event.result, event.tokens)
     close_if_answered(draft)
 
 
-def answer(draft: Draft, result: ToolResult) -> None:
-    """Write a call's result down."""
+def answer(draft: Draft, result: ToolResult, tokens: int = 0) -> None:
+    """Write a call's result down, with its tokens as they were counted."""
     now = draft.state.next
     assert isinstance(now, CallTools)
     calls = tuple(
-        replace(open, status="done", result=result) if open.call.id == result.call_id else open for open in now.calls
+        replace(open, status="done", result=result, tokens=tokens) if open.call.id == result.call_id else open
+        for open in now.calls
     )
     by_tool = draft.state.tally.by_tool
     tally = by_tool.get(result.name, ToolTally())
@@ -153,7 +170,8 @@ def close_if_answered(draft: Draft) -> None:
         note = f"\n[{len(now.declined)} more calls were not run, at most {len(results)} fit in one turn: {names}.]"
         results[-1] = replace(results[-1], text=results[-1].text + note)
 
-    draft.append(ToolMessage(tuple(results)), sum(estimate(result.text) + 4 for result in results))
+    tokens = sum(PER_MESSAGE + (open.tokens or estimate(open.result.text)) for open in now.calls if open.result)
+    draft.append(ToolMessage(tuple(results)), tokens)
 
     if now.handoff:
         call = next(open.call for open in now.calls if open.call.id == now.handoff)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from crew.execution.advance.draft import Draft
-from crew.execution.advance.fork import archive, evaluate
+from crew.execution.advance.fork import evaluate
+from crew.execution.advance.records import archive
 from crew.messages import ToolMessage, ToolResult
-from crew.runs import CallTools, Finished, RunBranches
+from crew.runs import CallTools, Finished, RunBranches, is_blocked
 from crew.runs.events import BranchTimedOut, Cancelled, LimitReached
 
 
@@ -29,7 +30,7 @@ def on_end(draft: Draft, event: Cancelled | LimitReached) -> None:
 
 
 def on_timeout(draft: Draft, event: BranchTimedOut) -> None:
-    """Branches that have not ended when their group's time is over have failed."""
+    """Branches that still work when their group's time is over have failed; one that waits for a person may wait."""
     now = draft.state.next
 
     if not isinstance(now, RunBranches):
@@ -38,9 +39,11 @@ def on_timeout(draft: Draft, event: BranchTimedOut) -> None:
     children = dict(draft.state.children)
 
     for key in now.branches:
-        if not isinstance(children[key].next, Finished):
+        child = children[key]
+
+        if not isinstance(child.next, Finished) and not is_blocked(child):
             late = Finished(stop_reason="failed", error=f"timed out after {event.seconds:g} s")
-            children[key] = replace(children[key], next=late)
+            children[key] = replace(child, next=late, failed_at=child.next)
 
     draft.set(children=children)
     evaluate(draft)

@@ -6,14 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from crew.agents import AgentTool, Parallel, Quorum
-from crew.errors import BranchesFailed
+from crew.agents import AgentTool, Parallel, Quorum, name_of
 from crew.execution.advance.asking import ask
-from crew.execution.advance.draft import Draft, spent
+from crew.execution.advance.draft import Draft
+from crew.execution.advance.records import archive, words_of
 from crew.history import History, View
-from crew.messages import ToolCall, ToolResult, Transcript, Usage, UserMessage
-from crew.runs import Branch, CallTools, Finished, Limits, RunBranches, RunState, Tally, ToolTally
-from crew.runs.events import AgentStarted, BranchFinished, BranchStarted
+from crew.messages import ToolCall, ToolResult, Transcript, UserMessage
+from crew.runs import CallTools, Finished, Limits, RunBranches, RunState, Tally, ToolTally
+from crew.runs.events import AgentStarted, BranchStarted
 from crew.runs.state import CallStatus
 from crew.tools import cut
 
@@ -37,6 +37,7 @@ def fork(draft: Draft, group: Parallel, crossing: View | None = None) -> None:
             transcript=state.transcript,
             forked_at=len(state.transcript),
             views={name: crossing} if crossing else {},
+            tally=Tally(seen_tokens=state.tally.seen_tokens),
         )
         begun = Draft(draft.plan, child, draft.event)
         draft.say(BranchStarted, branch=child.run_id, group=group.name)
@@ -78,19 +79,26 @@ def _share(state: RunState, parts: int) -> Limits:
     tokens = None if limits.tokens is None else max(0, limits.tokens - tally.usage.total_tokens) // parts
     money = None if limits.cost_usd is None else max(0.0, limits.cost_usd - (tally.usage.cost or 0.0)) / parts
     handoffs = None if limits.handoffs is None else max(0, limits.handoffs - tally.handoffs)
-    seconds = None if limits.seconds is None else max(0.0, limits.seconds - state.active_seconds)
-    return replace(limits, rounds=rounds, tokens=tokens, cost_usd=money, handoffs=handoffs, seconds=seconds)
+    # Time is not divided: branches run at the same time, and a child's clock is the root's.
+    return replace(limits, rounds=rounds, tokens=tokens, cost_usd=money, handoffs=handoffs)
 
 
 def _child(state: RunState, key: str, agent: str, limits: Limits) -> RunState:
+    run_id, before = f"{state.run_id}/{key}", {record.run_id for record in state.branches}
+    number = next(n for n in range(1, len(before) + 2) if (run_id if n == 1 else f"{run_id}.{n}") not in before)
     return RunState(
-        run_id=f"{state.run_id}/{key}",
+        run_id=run_id if number == 1 else f"{run_id}.{number}",
         conversation_id=state.conversation_id,
         crew=state.crew,
         agent=agent,
         limits=limits,
         parameters=state.parameters,
         seen_at=state.seen_at,
+        active_seconds=state.active_seconds,
+        gauges=state.gauges,
+        calibrations=state.calibrations,
+        known=state.known,
+        warned=state.warned,
     )
 
 
@@ -110,8 +118,8 @@ def call_agent(draft: Draft, call: ToolCall, used: AgentTool, siblings: int) -> 
         begun = Draft(draft.plan, child, draft.event)
         draft.say(BranchStarted, branch=child.run_id, tool=call.name)
         begun.say(AgentStarted)
-        goal = UserMessage(request, id=f"{child.run_id}:{draft.event.sequence}", time=draft.event.at)
-        begun.set(history=History(goal=goal.id), transcript=Transcript())
+        goal = UserMessage(request, id=f"{child.run_id}:0", time=draft.event.at)
+        begun.set(history=History(goal=goal.id), transcript=Transcript(), known=0)
         begun.append(goal)
         ask(begun)
         draft.set(children={**draft.state.children, call.id: begun.state})
@@ -141,7 +149,7 @@ def returned(draft: Draft, key: str) -> ToolResult:
     assert isinstance(now, CallTools)
     assert isinstance(child.next, Finished)
     name = next(open.call.name for open in now.calls if open.call.id == key)
-    text, ok = _outcome(child)
+    text, ok = words_of(child)
     result = ToolResult(call_id=key, name=name, text=cut(text, JOIN_CHARS), outcome="ok" if ok else "error")
     archive(draft, [key])
     calls = tuple(replace(open, status="done", result=result) if open.call.id == key else open for open in now.calls)
@@ -150,18 +158,6 @@ def returned(draft: Draft, key: str) -> ToolResult:
     draft.count(by_tool={**by_tool, name: ToolTally(calls=tally.calls + 1, errors=tally.errors + (not ok))})
     draft.set(next=replace(now, calls=calls))
     return result
-
-
-def _outcome(child: RunState) -> tuple[str, bool]:
-    assert isinstance(child.next, Finished)
-
-    match child.next.stop_reason:
-        case "completed":
-            return child.next.output or "(no answer)", True
-        case "limit":
-            return f"(stopped at its limit) {child.next.output}".strip(), False
-        case _:
-            return f"(failed) {child.next.error}", False
 
 
 # ---------------------------------------------------------------------------------------------------- joining
@@ -177,47 +173,41 @@ def evaluate(draft: Draft) -> None:
     bad = [key for key, end in ended.items() if end.stop_reason == "failed"]
     open_ = len(now.branches) - len(ended)
 
+    failed = ""
+
     match group.on_error:
         case "collect":
-            joined = [*now.branches] if not open_ else None
+            joined = now.branches if not open_ else ()
         case "fail_fast":
-            if bad:
-                _give_up(draft, group, ended, f"the branch {bad[0]!r} failed")
-            joined = [*now.branches] if not open_ else None
-        case "first_success":
-            joined = _enough(draft, group, ended, good, 1, open_)
-        case Quorum(n=n):
-            joined = _enough(draft, group, ended, good, n, open_)
+            failed = f"the branch {_label(draft, bad[0])!r} failed" if bad else ""
+            joined = now.branches if not open_ else ()
+        case "first_success" | Quorum():
+            wanted = group.on_error.n if isinstance(group.on_error, Quorum) else 1
+            failed = f"{len(good)} of {wanted} branches succeeded" if len(good) + open_ < wanted else ""
+            joined = tuple(good[:wanted]) if len(good) >= wanted else ()
 
-    if joined is not None:
+    if failed:
+        _give_up(draft, group, ended, failed)
+    elif joined:
         _join(draft, group, joined)
 
 
-def _enough(
-    draft: Draft, group: Parallel, ended: dict[str, Finished], good: list[str], wanted: int, still_open: int
-) -> list[str] | None:
-    if len(good) >= wanted:
-        return good[:wanted]
-
-    if len(good) + still_open < wanted:
-        _give_up(draft, group, ended, f"{len(good)} of {wanted} branches succeeded")
-
-    return None
-
-
 def _give_up(draft: Draft, group: Parallel, ended: dict[str, Finished], why: str) -> None:
+    """The group has failed. What its branches came to stays; a resume tries those that failed once more."""
+    now = draft.state.next
+    assert isinstance(now, RunBranches)
     reasons = "; ".join(
-        f"{key}: {end.error or end.stop_reason}" for key, end in ended.items() if end.stop_reason != "completed"
+        f"{_label(draft, key)}: {end.error or end.stop_reason}"
+        for key, end in ended.items()
+        if end.stop_reason != "completed"
     )
-    raise BranchesFailed(f"The group {group.name!r} failed: {why} ({reasons}).")
+    draft.set(next=replace(now, failed=f"The group {group.name!r} failed: {why} ({reasons})."))
 
 
 def _join(draft: Draft, group: Parallel, keys: Sequence[str]) -> None:
     now = draft.state.next
     assert isinstance(now, RunBranches)
-    share = JOIN_CHARS // len(keys) - 80
-    parts = [f"## {key}\n{cut(_outcome(draft.state.children[key])[0], max(1, share))}" for key in keys]
-    text = f"[Results of {group.name}]\n" + "\n\n".join(parts)
+    text = _joined(group, {_label(draft, key): words_of(draft.state.children[key])[0] for key in keys})
     archive(draft, now.branches, group.name)
     draft.append(UserMessage(text, origin="join"))
 
@@ -225,7 +215,7 @@ def _join(draft: Draft, group: Parallel, keys: Sequence[str]) -> None:
         draft.finish("completed", text)
         return
 
-    target = group.then if isinstance(group.then, str) else group.then.name
+    target = name_of(group.then)
 
     if target in draft.plan.groups:
         fork(draft, draft.plan.groups[target])
@@ -236,60 +226,16 @@ def _join(draft: Draft, group: Parallel, keys: Sequence[str]) -> None:
     ask(draft)
 
 
-def archive(draft: Draft, keys: Sequence[str], group: str = "") -> None:
-    """Children that have ended, or are cut off here, leave the tree; what they did and spent stays on record."""
-    children = dict(draft.state.children)
-    records: list[Branch] = []
-
-    for key in keys:
-        child = children.pop(key)
-        record = record_of(child)
-        records.append(record)
-        draft.say(BranchFinished, branch=child.run_id, outcome=record.outcome, error=record.error, group=group)
-        _add(draft, child)
-
-    draft.set(children=children, branches=(*draft.state.branches, *records))
+def _label(draft: Draft, key: str) -> str:
+    """The branch as a reader is told of it: without the number of the fan-out."""
+    forks = draft.state.tally.forks
+    return key.removeprefix(f"{forks}.") if forks > 1 else key
 
 
-def record_of(child: RunState) -> Branch:
-    """A child as it is kept: what it came to, and its own part of the transcript."""
-    end = child.next if isinstance(child.next, Finished) else Finished(stop_reason="cancelled")
-    outcome = "cancelled" if end.stop_reason == "paused" else end.stop_reason
-    return Branch(
-        run_id=child.run_id,
-        agent=child.agent,
-        outcome=outcome,
-        output=end.output,
-        error=end.error,
-        usage=spent(child),
-        transcript=tuple(child.transcript[child.forked_at :]),
-        branches=(*child.branches, *(record_of(inner) for inner in child.children.values())),
-    )
-
-
-def _add(draft: Draft, child: RunState) -> None:
-    for inner in child.children.values():
-        _add(draft, inner)
-
-    mine, other = draft.state.tally, child.tally
-    agents, tools = dict(mine.by_agent), dict(mine.by_tool)
-
-    for name, usage in other.by_agent.items():
-        agents[name] = agents.get(name, Usage()) + usage
-
-    for name, tally in other.by_tool.items():
-        known = tools.get(name, ToolTally())
-        tools[name] = ToolTally(calls=known.calls + tally.calls, errors=known.errors + tally.errors)
-
-    draft.set(
-        tally=Tally(
-            usage=mine.usage + other.usage,
-            rounds=mine.rounds + other.rounds,
-            handoffs=mine.handoffs + other.handoffs,
-            forks=mine.forks,
-            messages_pruned=mine.messages_pruned + other.messages_pruned,
-            prunings=(*mine.prunings, *other.prunings),
-            by_agent=agents,
-            by_tool=tools,
-        )
-    )
+def _joined(group: Parallel, words: dict[str, str]) -> str:
+    """The results in declared order, an equal share of the cap for each."""
+    heading = f"[Results of {group.name}]"
+    room = JOIN_CHARS - len(heading) - sum(len(label) + 6 for label in words)
+    share = max(1, room // len(words))
+    parts = [f"## {label}\n{cut(text, share)}" for label, text in words.items()]
+    return cut(f"{heading}\n" + "\n\n".join(parts), JOIN_CHARS)

@@ -10,13 +10,18 @@ from crew.execution.advance.asking import ask
 from crew.execution.advance.calls import answer, close_if_answered
 from crew.execution.advance.draft import Draft
 from crew.messages import ToolResult, clean
-from crew.runs import AwaitInput, CallTools, OpenCall
+from crew.runs import AwaitInput, CallTools, Finished, OpenCall, RunBranches, RunState
 from crew.runs.events import Resumed
 from crew.tools import cut, to_text
 
 
 def on_resume(draft: Draft, event: Resumed, settle_child: Callable[[Draft, str], None]) -> None:
-    """Answers go to the pauses that they name, anywhere in the tree."""
+    """Answers go to the pauses that they name, anywhere in the tree; what made a group fail is tried once more."""
+    if isinstance(draft.state.next, Finished):
+        return
+
+    _revive(draft)
+
     for key, child in draft.state.children.items():
         inner = Draft(draft.plan, child, event)
         on_resume(inner, event, settle_child)
@@ -41,6 +46,18 @@ def on_resume(draft: Draft, event: Resumed, settle_child: Callable[[Draft, str],
             settle_child(draft, key)
 
 
+def _revive(draft: Draft) -> None:
+    now = draft.state.next
+
+    if isinstance(now, RunBranches) and now.failed:
+        children = {key: _tried_again(child) for key, child in draft.state.children.items()}
+        draft.set(children=children, next=replace(now, failed=""))
+
+
+def _tried_again(child: RunState) -> RunState:
+    return child if child.failed_at is None else replace(child, next=child.failed_at, failed_at=None)
+
+
 def _call(draft: Draft, open: OpenCall, answers: dict[str, Any]) -> None:
     id = f"{draft.state.run_id}:{open.call.id}"
 
@@ -52,17 +69,17 @@ def _call(draft: Draft, open: OpenCall, answers: dict[str, Any]) -> None:
 
 
 def _decide(draft: Draft, open: OpenCall, given: Any) -> None:
-    match given:
-        case True | "run again":
+    match open.status, given:
+        case ("held", True) | ("in_doubt", "run again"):
             _mark(draft, open, status="ready", approved=True)
-        case False:
+        case "held", False:
             _say(draft, open, "Not done: a person declined this call.", "error")
-        case "skip":
-            _say(draft, open, "[Skipped: it is not known whether this call took effect.]", "error")
-        case {"done": result}:
-            _say(draft, open, cut(to_text(result), 20_000) or "(no output)", "ok")
-        case reason:
+        case "held", reason:
             _say(draft, open, f"Not done: a person declined this call: {clean(str(reason))}", "error")
+        case _, {"done": result}:
+            _say(draft, open, cut(to_text(result), 20_000) or "(no output)", "ok")
+        case _:
+            _say(draft, open, "[Skipped: it is not known whether this call took effect.]", "error")
 
 
 def _say(draft: Draft, open: OpenCall, text: str, outcome: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from crew.history import Gauge
 from crew.messages import Message, Usage
 from crew.runs.events.stamp import Stamp
 from crew.runs.state import Pause
@@ -20,6 +21,7 @@ class RunStarted(Stamp):
     messages: tuple[Message, ...]
     tokens: tuple[int, ...]
     repairs: tuple[str, ...] = ()
+    gauges: dict[str, tuple[Gauge, ...]] = field(default_factory=dict)
     trace: str = ""
     kind: Literal["run_started"] = "run_started"
 

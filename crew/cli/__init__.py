@@ -1,0 +1,40 @@
+"""The command `crew`: run a crew from the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from crew.cli import resume, run, show
+from crew.errors import CrewError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, dispatch, and turn errors into one clear line and an exit code."""
+    parser = argparse.ArgumentParser(
+        prog="crew",
+        description="Run crews of LLM agents, with a history that is bounded after every append.",
+        epilog="Try it offline: crew run config.yaml:greeter Hello",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    run.add_parser(commands)
+    resume.add_parser(commands)
+    show.add_parser(commands)
+    given = parser.parse_args(arguments)
+
+    if given.command is None:
+        parser.print_help()
+        return 2
+
+    try:
+        code: int = given.run(given)
+        return code
+    except CrewError as error:
+        print(f"crew: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("crew: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0  # who read our output has left

@@ -1,0 +1,7 @@
+"""`python -m crew.cli`."""
+
+import sys
+
+from crew.cli import main
+
+sys.exit(main())

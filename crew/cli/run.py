@@ -1,0 +1,169 @@
+"""`crew run`: run a crew, watch it, and answer what it asks."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from crew.cli.target import HELP, find_crew
+from crew.cli.terminal import line_of
+from crew.execution.stream import EventStream
+from crew.executor import CrewExecutor
+from crew.runs import Limits, Pause, RunResult
+from crew.runs.events import TextDelta
+from crew.store import SQLiteStore
+
+EXITS = "Exit codes: 0 completed, 1 failed, 2 wrong usage, 3 paused (nobody to answer), 4 a limit, 130 Ctrl-C."
+EXIT_CODES = {"completed": 0, "paused": 3, "limit": 4, "cancelled": 130}
+
+
+PROMPTS = {
+    "input": "> ",
+    "approval": "[y]es, [n]o, or why not > ",
+    "in_doubt": "[r]un again, [s]kip, or what it returned > ",
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "run",
+        help="run a crew on an input",
+        description="Run a crew. What happens goes to stderr, the answer to stdout; where the crew pauses, it asks.",
+        epilog=f"{EXITS} Example: crew run examples/hello.py 'Where is order 17?'",
+    )
+    parser.add_argument("target", help=HELP)
+    parser.add_argument("input", nargs="?", help="what the crew shall do; without it, standard input")
+    parser.add_argument("--agent", help="who begins; default: the crew's entry")
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What every command that runs a crew takes."""
+    parser.add_argument("--config", metavar="FILE", help="settings of the executor, as in config.yaml")
+    parser.add_argument("--store", metavar="FILE", help="keep the run in this SQLite file, so that it can be resumed")
+    parser.add_argument(
+        "--max-messages", type=int, metavar="N", help="max_messages_per_request: the bound of the history (default 50)"
+    )
+    parser.add_argument("--history", metavar="POLICY", help="history policy by name (default rolling)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="at most so many model calls (default 200)")
+    parser.add_argument("--quiet", action="store_true", help="only the answer")
+    parser.add_argument("--stream", action="store_true", help="print the reply as it is written")
+    parser.add_argument("--json", action="store_true", help="the result as JSON instead of the answer")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run it."""
+    words = given.input if given.input is not None else sys.stdin.read()
+    return carry(given, lambda executor: executor.execute_stream(words.strip("\n"), agent=given.agent))
+
+
+def carry(given: argparse.Namespace, begin: Callable[[CrewExecutor], EventStream]) -> int:
+    """Begin or resume a run, watch it, print what it came to."""
+    store = None if given.store is None else SQLiteStore(given.store)
+
+    try:
+        result = asyncio.run(_converse(_executor(given, store), begin, given))
+    finally:
+        if store is not None:
+            store.close()
+
+    print(json.dumps(_plain(result), ensure_ascii=False, indent=2) if given.json else result.output)
+    return EXIT_CODES.get(result.stop_reason, 1)
+
+
+def _executor(given: argparse.Namespace, store: SQLiteStore | None) -> CrewExecutor:
+    crew = find_crew(given.target)
+    options: dict[str, Any] = {
+        "max_messages_per_request": given.max_messages,
+        "history": given.history,
+        "limits": None if given.rounds is None else Limits(rounds=given.rounds),
+        "store": store,
+    }
+    chosen = {name: value for name, value in options.items() if value is not None}
+    place = given.config or (given.target.partition(":")[0] if ".yaml" in given.target else None)
+    return CrewExecutor.from_config(place, crew, **chosen) if place else CrewExecutor(crew, **chosen)
+
+
+async def _converse(
+    executor: CrewExecutor, begin: Callable[[CrewExecutor], EventStream], given: argparse.Namespace
+) -> RunResult:
+    """Run, and go on as long as somebody is there to answer."""
+    async with executor:
+        result = await _watch(begin(executor), given)
+
+        while result.stop_reason == "paused" and sys.stdin.isatty():
+            answers = {pause.id: _answer(pause) for pause in result.pauses}
+            result = await _watch(executor.resume_stream(result.run_id, answers), given)
+
+    if result.stop_reason == "paused":
+        _tell_pauses(result, given)
+
+    return result
+
+
+def _tell_pauses(result: RunResult, given: argparse.Namespace) -> None:
+    for pause in result.pauses:
+        print(f"crew: waits for {pause.id} ({pause.reason}): {pause.text}", file=sys.stderr)
+
+    if given.store is None:
+        print("crew: the run is gone with this process; --store FILE would have kept it", file=sys.stderr)
+    else:
+        answer = f"--answer {result.pauses[0].id}=yes"
+        print(
+            f"crew: go on with: crew resume {given.target} {result.run_id} --store {given.store} {answer}",
+            file=sys.stderr,
+        )
+
+
+async def _watch(stream: EventStream, given: argparse.Namespace) -> RunResult:
+    async with stream:
+        async for event in stream:
+            if isinstance(event, TextDelta):
+                if given.stream and event.channel == "text":
+                    print(event.text, end="", file=sys.stderr, flush=True)
+            elif not given.quiet and (line := line_of(event)):
+                print(line, file=sys.stderr)
+
+    return stream.result
+
+
+def _answer(pause: Pause) -> Any:
+    print(f"\n{pause.text}", file=sys.stderr)
+
+    return read_answer(pause, input(PROMPTS[pause.reason]))
+
+
+def read_answer(pause: Pause, words: str) -> Any:
+    """A person's words as the answer that this pause takes."""
+    given = words.strip()
+
+    if pause.reason == "input":
+        return words
+
+    if pause.reason == "approval":
+        return {"y": True, "yes": True, "n": False, "no": False, "": False}.get(given.lower(), given)
+
+    known = {"r": "run again", "run again": "run again", "s": "skip", "skip": "skip", "": "skip"}
+    return known.get(given.lower(), {"done": given})
+
+
+def _plain(result: RunResult) -> dict[str, Any]:
+    output = result.output
+    return {
+        "output": output if isinstance(output, str) else output.model_dump(mode="json"),
+        "stop_reason": result.stop_reason,
+        "run_id": result.run_id,
+        "agent": result.agent,
+        "usage": {name: getattr(result.usage, name) for name in result.usage.__dataclass_fields__},
+        "messages": result.metrics.messages,
+        "limit": result.metrics.limit,
+        "prunings": result.metrics.prunings,
+        "messages_pruned": result.metrics.messages_pruned,
+        "pauses": [{"id": p.id, "reason": p.reason, "text": p.text} for p in result.pauses],
+    }

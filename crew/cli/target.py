@@ -1,0 +1,86 @@
+"""What a command is about: a crew in a Python file, in a module, or in a configuration file."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from crew.agents import Agent, Crew
+from crew.config import crew_from, load
+from crew.errors import DefinitionError, nearest
+
+HELP = "a Python file (its crew, or FILE:name), a module:name, or a configuration file with FILE.yaml:crew"
+
+
+def find_crew(target: str) -> Crew:
+    """The crew that a target names."""
+    place, _, name = target.partition(":")
+
+    if place.endswith((".yaml", ".yml")):
+        return _configured(place, name)
+
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
+    return _chosen(vars(module), name, target)
+
+
+def _configured(place: str, name: str) -> Crew:
+    settings = load(place)
+
+    if not name and len(settings.crews) == 1:
+        name = next(iter(settings.crews))
+
+    if not name:
+        raise DefinitionError(place, f"say which crew: {place}:NAME. {nearest('', settings.crews)}")
+
+    return crew_from(settings, name, place)
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise DefinitionError(str(path), "there is no such file")
+
+    # As `python FILE` does, so that what stands beside the file can be imported.
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+
+    if spec is None or spec.loader is None:
+        raise DefinitionError(str(path), "this can't be loaded as Python")
+
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _from_name(name: str) -> ModuleType:
+    sys.path.insert(0, str(Path.cwd()))
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise DefinitionError(name, f"this module can't be imported: {error}. The target is {HELP}") from error
+
+
+def _chosen(found: dict[str, Any], name: str, target: str) -> Crew:
+    crews = {key: value for key, value in found.items() if isinstance(value, Crew)}
+    agents = {key: value for key, value in found.items() if isinstance(value, Agent)}
+
+    if name:
+        if name not in crews and name not in agents:
+            raise DefinitionError(target, f"there is no crew or agent named {name!r}. {nearest(name, crews | agents)}")
+
+        return crews[name] if name in crews else Crew(agents[name].name, agents=[agents[name]])
+
+    if "crew" in crews or len(crews) == 1:
+        return crews.get("crew") or next(iter(crews.values()))
+
+    if not crews and len(agents) == 1:
+        agent = next(iter(agents.values()))
+        return Crew(agent.name, agents=[agent])
+
+    known = ", ".join(f"{target}:{key}" for key in (crews or agents)) or "there is none"
+    raise DefinitionError(target, f"say which crew: {known}")

@@ -1,0 +1,121 @@
+"""From settings to the objects that they describe."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from crew.agents import Agent, Crew, Handoff, Parallel, Quorum, Route
+from crew.config.settings import AgentSettings, ExecutionSettings, HistorySettings, Settings
+from crew.doors import ModelSettings, Policy
+from crew.errors import ConfigError, DefinitionError, nearest
+from crew.history import policy_from, policy_named
+from crew.tools import Tool, tool
+
+
+def crew_from(settings: Settings, name: str, path: str) -> Crew:
+    """The crew of this name that the file defines; every problem of it at once."""
+    if name not in settings.crews:
+        raise ConfigError(path, f"there is no crew {name!r} under crews. {nearest(name, settings.crews)}")
+
+    given = settings.crews[name]
+    problems: list[str] = []
+    agents = [_agent(key, agent, settings, problems) for key, agent in given.agents.items()]
+    groups = [
+        Parallel(
+            key,
+            branches=group.branches,
+            then=group.then,
+            on_error=Quorum(group.on_error) if isinstance(group.on_error, int) else group.on_error,
+            timeout=group.timeout,
+            max_concurrency=group.max_concurrency,
+        )
+        for key, group in given.groups.items()
+    ]
+
+    try:
+        crew = Crew(name, agents=agents, groups=groups, entry=given.entry)
+    except DefinitionError as error:
+        raise ConfigError(path, [*problems, *(f"crews.{name}: {problem}" for problem in error.problems)]) from error
+
+    if problems:
+        raise ConfigError(path, problems)
+
+    return crew
+
+
+def _agent(name: str, given: AgentSettings, settings: Settings, problems: list[str]) -> Agent:
+    return Agent(
+        name,
+        instructions=given.instructions,
+        model=given.model,
+        backup=given.backup,
+        description=given.description,
+        tools=[found for path in given.tools if (found := _tool(name, path, problems)) is not None],
+        handoffs=[h if isinstance(h, str) else Handoff(to=h.to, history=h.history) for h in given.handoffs],
+        routes=[Route(route.signal, to=route.to) for route in given.routes],
+        then=given.then,
+        wait_for_signal=given.wait_for_signal,
+        history=_own_policy(name, given.history, problems),
+        max_input_tokens=given.max_input_tokens or settings.max_input_tokens,
+        settings=_model_settings(name, given.settings, problems),
+    )
+
+
+def _own_policy(agent: str, given: str | HistorySettings | None, problems: list[str]) -> Policy | None:
+    try:
+        return None if given is None else _policy(given)
+    except DefinitionError as error:
+        problems.extend(f"agent {agent!r}: history: {problem}" for problem in error.problems)
+        return None
+
+
+def _tool(agent: str, path: str, problems: list[str]) -> Tool | None:
+    module, _, name = path.partition(":")
+
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+        return found if isinstance(found, Tool) else tool(found)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        problems.append(f"agent {agent!r}: the tool {path!r} can't be loaded (module:name is wanted): {error}")
+        return None
+
+
+def _model_settings(agent: str, given: dict[str, Any], problems: list[str]) -> ModelSettings:
+    try:
+        return ModelSettings(**given)
+    except TypeError:
+        known = list(ModelSettings.__dataclass_fields__)
+        wrong = [key for key in given if key not in known]
+        problems.extend(f"agent {agent!r}: settings.{key} is unknown. {nearest(key, known)}" for key in wrong)
+        return ModelSettings()
+
+
+def history_from(settings: Settings, path: str) -> str | Policy:
+    """The crew's policy: `history`, else what the names of other frameworks say, else the default."""
+    try:
+        if settings.history is not None:
+            return _policy(settings.history)
+
+        return _conversation(settings.execution) or "rolling"
+    except DefinitionError as error:
+        raise ConfigError(path, [f"history: {problem}" for problem in error.problems]) from error
+
+
+def _policy(given: str | HistorySettings) -> Policy:
+    return policy_from(given if isinstance(given, str) else given.model_dump())
+
+
+def _conversation(given: ExecutionSettings) -> Policy | None:
+    if given.conversation is not None:
+        options = given.conversation.model_dump()
+
+        if given.max_conversation_messages is not None:
+            options["max_messages"] = given.max_conversation_messages
+
+        return policy_named("head_tail", **options)
+
+    if given.max_conversation_messages is not None:
+        return policy_named("head_tail", max_messages=given.max_conversation_messages)
+
+    return None

@@ -1,0 +1,157 @@
+"""What a configuration file may say; the keys are those of the Python face."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """A part of the file: unknown keys are refused, and a text is not a number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class HistorySettings(Section):
+    """A history policy with its options."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    name: str
+
+
+class LimitSettings(Section):
+    """The bounds of a run."""
+
+    rounds: int | None = Field(default=200, ge=0)
+    handoffs: int | None = Field(default=20, ge=0)
+    tool_calls_per_turn: int = Field(default=16, ge=1)
+    tokens: int | None = Field(default=None, ge=0)
+    cost_usd: float | None = Field(default=None, ge=0)
+    seconds: float | None = Field(default=None, ge=0)
+
+
+class ValidatorSettings(Section):
+    """What may come in."""
+
+    max_query_chars: int = Field(default=10_000, ge=1)
+    max_history_messages: int = Field(default=1_000, ge=0)
+    max_message_chars: int = Field(default=100_000, ge=1)
+    tool_pairs: Literal["repair", "refuse"] = "repair"
+
+
+class TelemetrySettings(Section):
+    """Where traces, metrics and logs go."""
+
+    otlp_endpoint: str | None = None
+    service_name: str = "crew"
+    console: bool = False
+    sample_ratio: float = Field(default=1.0, ge=0, le=1)
+    capture_content: bool = False
+
+
+class ConversationSettings(Section):
+    """A bounded conversation by its head and tail: the options of the policy `head_tail`."""
+
+    max_messages: int = Field(default=100, ge=0)
+    preserve_first_n: int = Field(default=1, ge=0)
+    preserve_last_n: int = Field(default=20, ge=0)
+    summarize_on_trim: bool = False
+
+
+class ExecutionSettings(Section):
+    """Names that other frameworks use for the same things."""
+
+    max_conversation_messages: int | None = Field(default=None, ge=0)
+    conversation: ConversationSettings | None = None
+    max_iterations: int | None = Field(default=None, ge=1)
+
+
+class RouteSettings(Section):
+    """A signal and where it leads; no target ends the run."""
+
+    signal: str
+    to: str | None = None
+
+
+class HandoffSettings(Section):
+    """An agent or group that the work may be handed to."""
+
+    to: str
+    history: Literal["full", "text_only", "last", "none"] = "full"
+
+
+class AgentSettings(Section):
+    """An agent; tools are written as `module:name`."""
+
+    instructions: str = ""
+    model: str
+    backup: str | None = None
+    description: str = ""
+    tools: list[str] = []
+    handoffs: list[str | HandoffSettings] = []
+    routes: list[RouteSettings] = []
+    then: str | None = None
+    wait_for_signal: bool = False
+    history: str | HistorySettings | None = None
+    max_input_tokens: int | None = Field(default=None, ge=1)
+    settings: dict[str, Any] = {}
+
+
+class GroupSettings(Section):
+    """A parallel group."""
+
+    branches: list[str]
+    then: str | None = None
+    on_error: Literal["collect", "fail_fast", "first_success"] | int = "collect"
+    timeout: float | None = Field(default=None, gt=0)
+    max_concurrency: int | None = Field(default=None, ge=1)
+
+
+class CrewSettings(Section):
+    """A whole crew; who begins is the entry, or the first agent."""
+
+    agents: dict[str, AgentSettings]
+    groups: dict[str, GroupSettings] = {}
+    entry: str | None = None
+
+
+class Settings(Section):
+    """The whole file."""
+
+    max_messages_per_request: int | None = Field(default=None, ge=1)
+    prune_to: int | None = Field(default=None, ge=1)
+    history: str | HistorySettings | None = None
+    max_input_tokens: int | None = Field(default=None, ge=1)
+    limits: LimitSettings = LimitSettings()
+    validator: ValidatorSettings = ValidatorSettings()
+    telemetry: TelemetrySettings | None = None
+    execution: ExecutionSettings = ExecutionSettings()
+    crews: dict[str, CrewSettings] = {}
+
+
+def keys_at(place: tuple[str | int, ...]) -> list[str]:
+    """The keys that the file may have at this place."""
+    kind: Any = Settings
+
+    for part in place:
+        kind = _inside(kind, part)
+
+    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+
+
+def _inside(kind: Any, part: str | int) -> Any:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        field = kind.model_fields.get(str(part))
+        return _section(field.annotation) if field else None
+
+    return _section(get_args(kind)[-1]) if get_args(kind) else kind
+
+
+def _section(annotation: Any) -> Any:
+    """The section within an optional, a list or a dict of it."""
+    for option in get_args(annotation):
+        if isinstance(option, type) and issubclass(option, Section):
+            return option if getattr(annotation, "__origin__", None) is not dict else annotation
+
+    return annotation

@@ -1,0 +1,96 @@
+"""Runs in an SQLite file: they survive the process, and a step costs the same however long the run is."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from crew.errors import RunConflict, RunExists, StoreError, UnknownRun
+from crew.runs import Event, Finished, RunState, Stored
+from crew.store.codec import decode_messages, decode_state, encode_events, encode_messages, encode_state
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+  run_id TEXT PRIMARY KEY, version INTEGER NOT NULL, finished INTEGER NOT NULL,
+  messages INTEGER NOT NULL, state BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS messages (
+  run_id TEXT NOT NULL, position INTEGER NOT NULL, message BLOB NOT NULL, PRIMARY KEY (run_id, position)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS events (
+  run_id TEXT NOT NULL, version INTEGER NOT NULL, events BLOB NOT NULL, PRIMARY KEY (run_id, version)
+) WITHOUT ROWID;
+"""
+
+
+class SQLiteStore:
+    """Keeps every run, its messages and its events; a finished one can be read, not carried on.
+
+    A commit is one transaction. Messages are written once, when they are new; the state holds the rest.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._lock = threading.Lock()
+
+        try:
+            self._file = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
+            self._file.execute("PRAGMA journal_mode=WAL")
+            self._file.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise StoreError("", f"The store {str(path)!r} can't be opened: {error}.") from error
+
+    async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
+        """Write the step in one transaction."""
+        await asyncio.to_thread(self._commit, run_id, version, events, state)
+
+    async def load(self, run_id: str) -> Stored:
+        """The newest state, with its whole transcript."""
+        return await asyncio.to_thread(self._load, run_id)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
+        try:
+            with self._lock, self._file:
+                self._file.execute("BEGIN IMMEDIATE")
+                self._write(run_id, version, events, state)
+                self._file.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise StoreError(run_id, f"Run {run_id!r} could not be stored: {error}.") from error
+
+    def _write(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
+        row = self._file.execute("SELECT version, messages FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+
+        if version == 0 and row is not None:
+            raise RunExists(run_id)
+
+        if version and (row is None or row[0] != version):
+            raise RunConflict(run_id, version, row[0] if row else 0)
+
+        known = row[1] if row else 0
+        size = len(state.transcript)
+        fresh = zip(range(known, size), encode_messages(state.transcript[known:]), strict=True)
+        self._file.executemany("INSERT INTO messages VALUES (?, ?, ?)", ((run_id, at, data) for at, data in fresh))
+        self._file.execute("INSERT INTO events VALUES (?, ?, ?)", (run_id, version + 1, encode_events(events)))
+        self._file.execute(
+            "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)",
+            (run_id, version + 1, isinstance(state.next, Finished), size, encode_state(state, since=size)),
+        )
+
+    def _load(self, run_id: str) -> Stored:
+        with self._lock:
+            row = self._file.execute(
+                "SELECT version, state FROM runs WHERE run_id = ? AND NOT finished", (run_id,)
+            ).fetchone()
+            data = self._file.execute("SELECT message FROM messages WHERE run_id = ? ORDER BY position", (run_id,))
+            messages = [message for (message,) in data]
+
+        if row is None:
+            raise UnknownRun(run_id)
+
+        return Stored(version=row[0], state=decode_state(row[1], decode_messages(messages)))

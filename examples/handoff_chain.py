@@ -1,0 +1,61 @@
+"""Triage hands a question to billing, which looks the order up and hands it to the writer; each sees what crosses."""
+
+import asyncio
+
+from pydantic import BaseModel
+
+from crew import Agent, Crew, CrewExecutor, ScriptedProvider, call, handoff, tool
+
+
+class Ticket(BaseModel):
+    """What triage found out before it hands the work over."""
+
+    order_id: str
+
+
+@tool(effect="read")
+async def lookup_order(order_id: str) -> str:
+    """Look an order up.
+
+    Args:
+        order_id: The order's number.
+    """
+    return f"Order {order_id}: paid, left the warehouse on Monday."
+
+
+writer = Agent(
+    "writer",
+    instructions="Answer the user in one friendly sentence.",
+    model=ScriptedProvider("Your order 17 is on its way!"),
+)
+billing = Agent(
+    "billing",
+    instructions="Look orders up, then hand the facts to the writer.",
+    model=ScriptedProvider(call("lookup_order", order_id="17"), call("transfer_to_writer")),
+    tools=[lookup_order],
+    handoffs=[handoff(writer, history="last")],  # the writer sees the last result, not the search for it
+)
+triage = Agent(
+    "triage",
+    instructions="Send the user on.",
+    model=ScriptedProvider(call("transfer_to_billing", order_id="17")),
+    handoffs=[handoff(billing, payload=Ticket)],  # the model must say which order it is about
+)
+
+
+async def main() -> None:
+    executor = CrewExecutor(Crew("support", agents=[triage, billing, writer]))
+
+    async with executor.execute_stream("Where is order 17?") as events:
+        async for event in events:
+            if event.kind == "handed_off":
+                print(f"{event.agent} → {event.target}")
+
+    result = events.result
+    print(result.output)
+    assert result.output == "Your order 17 is on its way!"
+    assert result.agent == "writer"
+    assert result.usage.requests == 4
+
+
+asyncio.run(main())

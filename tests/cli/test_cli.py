@@ -1,0 +1,161 @@
+"""The command line: what a person types, and what comes back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crew.cli import main
+
+CREW = """\
+from crew import Agent, Crew, ScriptedProvider, call, tool
+
+@tool(approval="always")
+def pay(amount: int) -> str:
+    "Pay."
+    return f"paid {amount}"
+
+alone = Agent("alone", model=ScriptedProvider("hello"))
+payer = Agent("payer", model=ScriptedProvider(call("pay", amount=3), "done"), tools=[pay])
+asker = Agent("asker", model=ScriptedProvider("which one?", "thanks"), wait_for_signal=True)
+crew = Crew("main", agents=[alone])
+second = Crew("second", agents=[payer])
+third = Crew("third", agents=[asker])
+"""
+
+
+@pytest.fixture
+def crews(tmp_path: Path) -> Path:
+    path = tmp_path / "crews_for_cli.py"
+    path.write_text(CREW, encoding="utf-8")
+    return path
+
+
+def test_the_answer_goes_to_stdout_and_what_happens_to_stderr(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So that the answer can be piped."""
+    assert main(["run", str(crews), "hi"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "hello\n"
+    assert "● alone" in err
+    assert "completed" in err
+
+
+def test_quiet_and_json(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For programs."""
+    assert main(["run", str(crews), "hi", "--json", "--quiet", "--max-messages", "5"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out) | {"run_id": ""} == {
+        "output": "hello",
+        "stop_reason": "completed",
+        "run_id": "",
+        "agent": "alone",
+        "usage": json.loads(out)["usage"],
+        "messages": 2,
+        "limit": 5,
+        "prunings": 0,
+        "messages_pruned": 0,
+        "pauses": [],
+    }
+
+
+def test_a_pause_with_nobody_there_is_told(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit code says it, and stderr what it waits for."""
+    assert main(["run", f"{crews}:second", "pay"]) == 3
+    assert "May payer call pay" in capsys.readouterr().err
+
+
+def test_a_run_that_a_file_kept_is_carried_on_by_another_process(
+    crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pause here, answer there: the hint that is printed is the command that works."""
+    store = str(tmp_path / "runs.db")
+    assert main(["run", f"{crews}:second", "pay", "--store", store]) == 3
+    hint = capsys.readouterr().err.strip().rsplit("crew: go on with: crew ", 1)[1]
+    assert main(hint.split()) == 0
+    assert capsys.readouterr().out == "done\n"
+    assert main(hint.split()) == 1
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_resume_names_what_is_pending(crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer that nothing waits for changes nothing."""
+    store = str(tmp_path / "runs.db")
+    assert main(["run", f"{crews}:third", "hi", "--store", store, "--json"]) == 3
+    pause = json.loads(capsys.readouterr().out)
+    assert main(["resume", f"{crews}:third", pause["run_id"], "--store", store, "--answer", "x=y"]) == 1
+    assert pause["pauses"][0]["id"] in capsys.readouterr().err
+    assert main(["resume", f"{crews}:third", pause["run_id"]]) == 1
+
+
+def test_a_person_at_the_terminal_answers(
+    crews: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Approvals and questions are asked where the crew runs."""
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda prompt: "y")
+    assert main(["run", f"{crews}:second", "pay"]) == 0
+    assert capsys.readouterr().out == "done\n"
+
+
+def test_a_limit_has_its_own_exit_code(crews: Path) -> None:
+    """A script can tell a limit from a failure."""
+    assert main(["run", f"{crews}:second", "pay", "--rounds", "0"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("nowhere.py", "no such file"),
+        ("no.such.module:crew", "can't be imported"),
+        ("{crews}:nobody", "no crew or agent named 'nobody'"),
+        ("config.yaml:greter", "Did you mean 'greeter'"),
+    ],
+)
+def test_a_target_that_is_not_there(crews: Path, target: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line that says what to do, no trace back."""
+    assert main(["run", target.format(crews=crews), "hi"]) == 1
+    err = capsys.readouterr().err
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_bad_input_is_one_clear_line(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The validator's words reach the terminal."""
+    assert main(["run", str(crews), "  "]) == 1
+    assert "blank" in capsys.readouterr().err
+
+
+def test_show_draws_the_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    """Mermaid, which many tools draw."""
+    assert main(["show", "examples/demo.py"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("flowchart LR")
+    assert "panel -- then --> editor" in out
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command has a description and an example."""
+    assert main([]) == 2
+    assert "crew run config.yaml:greeter" in capsys.readouterr().out
+
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+
+    assert "Exit codes" in capsys.readouterr().out
+
+
+def test_the_module_runs_as_a_command() -> None:
+    """`python -m crew.cli` is the same; input may come from a pipe."""
+    done = subprocess.run(
+        [sys.executable, "-m", "crew.cli", "run", "config.yaml"],
+        input="Hello\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("Hello!")

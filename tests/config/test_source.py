@@ -1,0 +1,176 @@
+"""A configuration file is read whole or refused whole, with every problem at its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from crew import CrewExecutor
+from crew.config import load
+from crew.errors import ConfigError
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def problems_of(folder: Path, text: str, **environment: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load(written(folder, text), environment)
+
+    return tuple(problem.replace(f"{folder}/", "") for problem in caught.value.problems)
+
+
+def test_the_shipped_file_holds_the_defaults() -> None:
+    """What config.yaml writes out is what an executor without a file does."""
+    shipped = CrewExecutor.from_config("config.yaml", crew="greeter")
+    bare = CrewExecutor(shipped.plan.crew)
+    assert shipped.plan.budget == bare.plan.budget
+    assert shipped.plan.policy == bare.plan.policy
+    assert shipped._limits == bare._limits
+    assert shipped._validator == bare._validator
+
+
+def test_every_problem_is_told_at_once_with_its_place(tmp_path: Path) -> None:
+    """Unknown keys, wrong types and missing ones: file, line, column and the nearest valid name."""
+    text = """\
+max_mesages_per_request: 50
+prune_to: "25"
+limits: {rounds: x, rouns: 3}
+crews:
+  a:
+    agents:
+      b: {modl: x}
+"""
+    assert problems_of(tmp_path, text) == (
+        "config.yaml:1:1: max_mesages_per_request: unknown key. Did you mean 'max_messages_per_request'?",
+        "config.yaml:2:1: prune_to: Input should be a valid integer, not '25'",
+        "config.yaml:3:10: limits.rounds: Input should be a valid integer, not 'x'",
+        "config.yaml:3:21: limits.rouns: unknown key. Did you mean 'rounds' or 'tokens'?",
+        "config.yaml:7:7: crews.a.agents.b.model: Field required",
+        "config.yaml:7:11: crews.a.agents.b.modl: unknown key. Did you mean 'model'?",
+    )
+
+
+@pytest.mark.parametrize("value", ["0", "-1", '"50"', "2.5", "true", "[50]"])
+def test_a_limit_that_is_not_a_positive_integer_is_refused(tmp_path: Path, value: str) -> None:
+    """The same edge sizes that the constructor refuses."""
+    (problem,) = problems_of(tmp_path, f"max_messages_per_request: {value}\n")
+    assert problem.startswith("config.yaml:1:1: max_messages_per_request: ")
+
+
+def test_values_come_from_the_environment(tmp_path: Path) -> None:
+    """${NAME} is read as if it had been written there; ${NAME:-default} has a way out."""
+    path = written(
+        tmp_path, "max_messages_per_request: ${LIMIT}\nprune_to: ${TARGET:-7}\nhistory: '${POLICY:-rolling}'\n"
+    )
+    settings = load(path, {"LIMIT": "20"})
+    assert (settings.max_messages_per_request, settings.prune_to, settings.history) == (20, 7, "rolling")
+
+
+def test_a_variable_that_is_not_set_is_a_problem(tmp_path: Path) -> None:
+    """It is named, with what to do."""
+    assert problems_of(tmp_path, "history: ${NOPE}\n") == (
+        "config.yaml:1:10: the environment has no NOPE; set it, or write ${NOPE:-default}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: [1", "this is not YAML"),
+        ("- 1\n- 2\n", "must hold keys and values"),
+        ("prune_to: 1\nprune_to: 2\n", "the key 'prune_to' is here twice"),
+        ("history: !!python/object/apply:os.system ['true']\n", "history"),
+        ("prune_to: !!int x\n", "can't be read"),
+    ],
+)
+def test_files_that_are_not_ours_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    """Broken, of another shape, ambiguous or unsafe: never half read, never executed."""
+    assert words in "\n".join(problems_of(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
+    """The error names the file."""
+    with pytest.raises(ConfigError, match="can't be read"):
+        load(tmp_path / "nowhere.yaml")
+
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+
+    with pytest.raises(ConfigError, match="UTF-8"):
+        load(tmp_path / "binary.yaml")
+
+    (tmp_path / "large.yaml").write_bytes(b"#" * 1_000_001)
+
+    with pytest.raises(ConfigError, match="at most 1000000"):
+        load(tmp_path / "large.yaml")
+
+
+def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
+    """Nothing said, nothing changed."""
+    assert load(written(tmp_path, "")) == load(written(tmp_path, "# only a comment\n"))
+
+
+CREW = """\
+max_messages_per_request: 10
+limits: {rounds: 7}
+execution: {max_iterations: 5}
+crews:
+  support:
+    entry: triage
+    agents:
+      triage:
+        model: "scripted:see [PANEL]"
+        routes: [{signal: "[PANEL]", to: panel}]
+        handoffs: [{to: editor, history: text_only}]
+      legal: {model: "scripted:fine", tools: ["os.path:basename"]}
+      editor: {model: "scripted:done", settings: {max_output_tokens: 5}}
+    groups:
+      panel: {branches: [legal, legal], then: editor, on_error: 1}
+"""
+
+
+async def test_a_whole_crew_from_a_file_runs(tmp_path: Path) -> None:
+    """Agents, tools, routes, handoffs and groups by name; the executor has the file's settings."""
+    executor = CrewExecutor.from_config(written(tmp_path, CREW), crew="support")
+    result = await executor.execute("go")
+    assert result.output == "done"
+    assert result.metrics.limit == 10
+    assert executor._limits.rounds == 5
+    assert executor.plan.agents["editor"].settings.max_output_tokens == 5
+
+
+def test_arguments_win_over_the_file(tmp_path: Path) -> None:
+    """What the caller says is what counts."""
+    executor = CrewExecutor.from_config(written(tmp_path, CREW), crew="support", max_messages_per_request=30)
+    assert executor.plan.budget.limit == 30
+
+
+def test_a_crew_with_dangling_names_is_refused_with_all_of_them(tmp_path: Path) -> None:
+    """Tools that can't be imported, unknown targets, unknown settings: one error."""
+    text = """\
+crews:
+  a:
+    agents:
+      one: {model: "scripted:x", then: tow, tools: ["nowhere:x", "os:nothing"], settings: {temprature: 1}}
+      two: {model: "scripted:x"}
+"""
+    with pytest.raises(ConfigError) as caught:
+        CrewExecutor.from_config(written(tmp_path, text), crew="a")
+
+    told = str(caught.value)
+    assert all(
+        word in told for word in ("'nowhere:x'", "'os:nothing'", "'tow'", "'two'", "temprature", "'temperature'")
+    )
+
+    with pytest.raises(ConfigError, match="no crew 'b'"):
+        CrewExecutor.from_config(written(tmp_path, text), crew="b")
+
+
+def test_an_unknown_policy_names_the_nearest(tmp_path: Path) -> None:
+    """A policy is looked up by name."""
+    with pytest.raises(ConfigError, match="Did you mean 'rolling'"):
+        CrewExecutor.from_config(written(tmp_path, "history: roling\n" + CREW), crew="support")

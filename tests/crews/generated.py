@@ -1,0 +1,291 @@
+"""Crews out of nothing: random graphs, behaviour and interruptions, and somebody who carries them through."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from crew import (
+    Agent,
+    Context,
+    Crew,
+    CrewError,
+    CrewExecutor,
+    Limits,
+    Parallel,
+    Quorum,
+    Route,
+    RunResult,
+    handoff,
+    tool,
+)
+from crew.doors import ModelReply, ModelRequest
+from crew.messages import ToolCall
+from crew.runs import Event, Finished, Pause, RunState
+from tests.crews.recording import JsonStore, Watch, hang
+
+NAMES = ("a", "b", "c", "d")
+GROUPS = ("g", "h")
+CALLS = (
+    "look",
+    "fail",
+    "pay",
+    *(f"ask_{n}" for n in NAMES[1:]),
+    *(f"transfer_to_{n}" for n in (*NAMES, *GROUPS)),
+    "ghost",
+)
+ROUNDS = 24
+
+Action = tuple[str, Any]
+texts = st.tuples(st.just("text"), st.sampled_from(["Well.", "So [X] then.", "[y]", "[ Z ]", "word " * 300]))
+calls = st.tuples(st.just("calls"), st.lists(st.sampled_from(CALLS), min_size=1, max_size=5))
+mishaps = st.tuples(st.sampled_from(["empty", "error", "hang"]), st.none())
+# Weighed, because a run that ends in its first turn shows little.
+actions = st.sampled_from([*[texts] * 4, *[calls] * 6, mishaps]).flatmap(lambda chosen: chosen)
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A crew, how its models behave, and what comes between."""
+
+    agents: dict[str, dict[str, Any]]
+    groups: dict[str, dict[str, Any]]
+    entry: str
+    limit: int
+    interruptions: dict[int, str]
+    answers: list[int]
+
+
+def agent_sketches(index: int) -> st.SearchStrategy[dict[str, Any]]:
+    later = (*NAMES[index + 1 :], *GROUPS)
+    ways = st.sampled_from((*NAMES, *GROUPS, None))
+    filters = st.sampled_from(["full", "text_only", "last", "none"])
+    return st.fixed_dictionaries(
+        {
+            "script": st.lists(actions, min_size=1, max_size=5),
+            "handoffs": st.lists(
+                st.tuples(st.sampled_from((*NAMES, *GROUPS)), filters), max_size=3, unique_by=lambda h: h[0]
+            ),
+            "routes": st.lists(
+                st.tuples(st.sampled_from(["[X]", "[Y]", "[Z]"]), ways), max_size=2, unique_by=lambda r: r[0]
+            ),
+            "then": st.one_of(st.none(), st.sampled_from(later)),
+            "wait": st.booleans(),
+            "asks": st.lists(st.sampled_from(NAMES[index + 1 :] or ("",)), max_size=2, unique=True),
+        }
+    )
+
+
+def group_sketches() -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {
+            "branches": st.lists(st.sampled_from(NAMES), min_size=1, max_size=3),
+            "then": st.sampled_from([None, "end"]),
+            "on_error": st.sampled_from(["collect", "fail_fast", "first_success", 1, 2]),
+            "timeout": st.sampled_from([None, 5]),
+            "max_concurrency": st.sampled_from([None, 1, 2]),
+        }
+    )
+
+
+sketches = st.builds(
+    Sketch,
+    agents=st.fixed_dictionaries({name: agent_sketches(i) for i, name in enumerate(NAMES)}),
+    groups=st.fixed_dictionaries({name: group_sketches() for name in GROUPS}),
+    entry=st.sampled_from((*NAMES, *GROUPS)),
+    limit=st.sampled_from([3, 4, 5, 10, 50]),
+    interruptions=st.dictionaries(st.integers(0, 40), st.sampled_from(["crash", "leave", "cancel"]), max_size=3),
+    answers=st.lists(st.integers(0, 11), min_size=1, max_size=6),
+)
+
+
+class Ledger:
+    """Which call ran how often, and how often it may have."""
+
+    def __init__(self) -> None:
+        self.ran: Counter[tuple[str, str]] = Counter()
+        self.allowed: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def too_often(self) -> list[tuple[str, str]]:
+        return [call for call, times in self.ran.items() if times > 1 + self.allowed[call]]
+
+    def tools(self) -> list[Any]:
+        async def look(context: Context[None]) -> str:
+            """Look."""
+            self.ran[context.run_id, context.call_id] += 1
+            await asyncio.sleep(1)
+            return "seen"
+
+        async def fail(context: Context[None]) -> str:
+            """Fail."""
+            self.ran[context.run_id, context.call_id] += 1
+            raise ValueError("no")
+
+        async def pay(context: Context[None]) -> str:
+            """Pay."""
+            self.ran[context.run_id, context.call_id] += 1
+            return "paid"
+
+        return [tool(look), tool(fail), tool(approval=True)(pay)]
+
+
+def build(sketch: Sketch, watch: Watch, ledger: Ledger) -> Crew:
+    """The crew of a sketch. Everything can be reached from the first agent, whether or not its model goes there."""
+    made: dict[str, Agent] = {"end": Agent("end", model=watch.model(lambda request: "The end."))}
+
+    for name in reversed(NAMES):
+        given = sketch.agents[name]
+        ways = dict(given["handoffs"])
+        ways = (
+            {node: ways.get(node, "full") for node in (*NAMES, *GROUPS, "end")}
+            if name == sketch.entry or name == "a"
+            else ways
+        )
+        made[name] = Agent(
+            name,
+            model=watch.model(_behaviour(name, given["script"]), before=_hanging(given["script"])),
+            tools=[*ledger.tools(), *(made[other].as_tool() for other in given["asks"] if other)],
+            handoffs=[handoff(node, history=filter) for node, filter in ways.items()],
+            routes=[Route(signal, to=to) for signal, to in given["routes"]],
+            then=given["then"],
+            wait_for_signal=given["wait"],
+        )
+
+    groups = [_group(name, given, reach=sketch.entry in GROUPS) for name, given in sketch.groups.items()]
+    return Crew("generated", agents=[made[name] for name in (*NAMES, "end")], groups=groups, entry=sketch.entry)
+
+
+def _group(name: str, given: dict[str, Any], *, reach: bool) -> Parallel:
+    branches = [*given["branches"], "a"] if reach else given["branches"]
+    on_error = (
+        given["on_error"] if isinstance(given["on_error"], str) else Quorum(min(given["on_error"], len(branches)))
+    )
+    return Parallel(name, **(given | {"branches": branches, "on_error": on_error}))
+
+
+def _action(script: Sequence[Action], turn: int) -> Action:
+    return script[min(turn, len(script) - 1)]
+
+
+def _behaviour(name: str, script: Sequence[Action]) -> Callable[[ModelRequest], Any]:
+    def reply(request: ModelRequest) -> Any:
+        match _action(script, request.turn):
+            case ("text", text):
+                return text
+            case ("calls", names):
+                ids = (f"{name}{request.turn}_{n}" for n in range(len(names)))
+                arguments = '{"request": "Help."}'
+                calls = tuple(
+                    ToolCall(id=id, name=n, arguments=arguments if n.startswith("ask") else "{}")
+                    for id, n in zip(ids, names, strict=True)
+                )
+                return ModelReply(text="Calling." if len(names) % 2 else "", calls=calls)
+            case ("error", _):
+                return ValueError("boom")
+            case _:
+                return ModelReply(text="")
+
+    return reply
+
+
+def _hanging(script: Sequence[Action]) -> Callable[[ModelRequest], Any]:
+    async def before(request: ModelRequest) -> None:
+        if _action(script, request.turn)[0] == "hang":
+            await hang()
+
+    return before
+
+
+class Interrupting(JsonStore):
+    """After the given commits: the process is gone, its caller leaves, or somebody cancels."""
+
+    def __init__(self, limit: int, interruptions: dict[int, str]) -> None:
+        super().__init__(limit)
+        self.interruptions = dict(interruptions)
+        self.task: asyncio.Task[Any] | None = None
+        self.dead = False
+        self.cancelled = False
+
+    async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
+        if self.dead:
+            raise OSError("the process is gone")
+
+        await asyncio.sleep(0)
+        await super().commit(run_id, version, events, state)
+        what = self.interruptions.pop(version, "")
+
+        if what == "crash":
+            self.dead = True
+            raise OSError("the process is gone")
+
+        if what and self.task is not None:
+            self.cancelled = what == "cancel"
+            asyncio.get_running_loop().call_soon(self.task.cancel)
+
+
+async def carry(sketch: Sketch, watch: Watch, store: Interrupting, ledger: Ledger) -> RunState:
+    """Run a sketch to its end through everything that comes between, and return its last state."""
+    clock = asyncio.get_running_loop().time
+    limits = Limits(rounds=ROUNDS, handoffs=8, seconds=500)
+
+    def executor() -> CrewExecutor:
+        crew = build(sketch, watch, ledger)
+        return CrewExecutor(
+            crew, max_messages_per_request=sketch.limit, store=store, limits=limits, clock=lambda: clock() + 1
+        )
+
+    crew, answers, failures = executor(), list(sketch.answers), 0
+    step = crew.execute("Goal.", run_id="r")
+
+    while True:
+        store.task = asyncio.ensure_future(step)
+        result = await _outcome(store.task)
+
+        if store.cancelled or failures == 3:
+            break
+
+        if result is None:
+            failures += 0 if store.dead else 1
+            store.dead, crew = False, executor()
+            step = crew.resume("r")
+        elif result.stop_reason == "paused":
+            answers.append(answers.pop(0))
+            pause = result.pauses[answers[0] % len(result.pauses)]
+            given = _answer(pause, answers[0], ledger)
+            step = crew.resume("r", {pause.id: given})
+        else:
+            break
+
+    await crew.cancel("r")
+    return store.states[-1]
+
+
+async def _outcome(task: asyncio.Task[RunResult]) -> RunResult | None:
+    try:
+        return await task
+    except (CrewError, asyncio.CancelledError):
+        return None
+
+
+def _answer(pause: Pause, choice: int, ledger: Ledger) -> Any:
+    match pause.reason:
+        case "input":
+            return ["Go on.", "Say [X]."][choice % 2]
+        case "approval":
+            return [True, True, False, "Rather not."][choice % 4]
+        case _:
+            assert pause.call is not None
+            given = ["run again", "skip", {"done": "it was"}][choice % 3]
+            ledger.allowed[pause.run_id, pause.call.id] += given == "run again"
+            return given
+
+
+def is_over(state: RunState) -> bool:
+    """Whether the run and everything within it has ended."""
+    return isinstance(state.next, Finished) and not state.children

@@ -1,0 +1,196 @@
+"""A crew's graph is checked when it is built, and everything that is wrong with it is said at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from crew import Agent, Crew, CrewExecutor, Parallel, Quorum, Route, ScriptedProvider, handoff, tool
+from crew.errors import DefinitionError, InvalidInput
+
+MODEL = ScriptedProvider("Done.")
+
+
+def agent(name: str, **given: Any) -> Agent:
+    return Agent(name, **({"instructions": "Work.", "model": MODEL} | given))
+
+
+@tool
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+@tool(name="transfer_to_b")
+def not_a_handoff() -> str:
+    """Look like a handoff."""
+    return "no"
+
+
+def groups(*made: Parallel) -> Callable[[], Crew]:
+    start = agent("a", handoffs=[group.name for group in made])
+    return lambda: Crew("c", agents=[start, agent("b")], groups=made)
+
+
+PROBLEMS: dict[str, tuple[Callable[[], object], str]] = {
+    "no agents": (lambda: Crew("c", agents=[]), "no agents"),
+    "not an agent": (lambda: Crew("c", agents=["a"]), "agents[0] must be of type Agent, not 'a'"),
+    "not a group": (lambda: Crew("c", agents=[agent("a")], groups=[agent("b")]), "groups[0] must be of type Parallel"),
+    "no name": (lambda: Crew("c", agents=[Agent(None, model=MODEL)]), "must have a text as its name"),
+    "bad name": (lambda: Crew("c", agents=[agent("a b")]), "the name 'a b' must be"),
+    "unicode name": (lambda: Crew("c", agents=[agent("bílling")]), "the name 'bílling' must be"),
+    "duplicate": (lambda: Crew("c", agents=[agent("a"), agent("a")]), "'a' is used 2 times"),
+    "duplicate group": (groups(Parallel("b", branches=["a"])), "'b' is used 2 times"),
+    "unknown handoff": (lambda: Crew("c", agents=[agent("a", handoffs=["bilings"])]), "a handoff of 'a' leads to"),
+    "unknown route": (lambda: Crew("c", agents=[agent("a", routes=[Route("[X]", to="x")])]), "the route '[X]' of 'a'"),
+    "unknown then": (lambda: Crew("c", agents=[agent("a", then="x")]), "then of 'a' leads to 'x'"),
+    "unknown entry": (lambda: Crew("c", agents=[agent("a")], entry="x"), "the entry leads to 'x'"),
+    "unknown branch": (groups(Parallel("g", branches=["b", "x"])), "a branch of 'g' leads to 'x'"),
+    "another object": (
+        lambda: Crew("c", agents=[agent("a", handoffs=[agent("b")]), agent("b")]),
+        "leads to another object named 'b'",
+    ),
+    "no model": (lambda: Crew("c", agents=[Agent("a")]), "agent 'a' has no model"),
+    "tool twice": (lambda: Crew("c", agents=[agent("a", tools=[look, look])]), "2 tools named 'look'"),
+    "tool and handoff": (
+        lambda: Crew("c", agents=[agent("a", tools=[not_a_handoff], handoffs=["b"]), agent("b")]),
+        "a tool clashes with a handoff",
+    ),
+    "handoff twice": (lambda: Crew("c", agents=[agent("a", handoffs=["b", "b"]), agent("b")]), "'transfer_to_b'"),
+    "long name": (lambda: Crew("c", agents=[agent("a", handoffs=["b" * 60]), agent("b" * 60)]), "must be 1–64"),
+    "bad filter": (
+        lambda: Crew("c", agents=[agent("a", handoffs=[handoff("b", history="most")]), agent("b")]),
+        "history= of a handoff must be 'full', 'text_only', 'last', 'none' or a function, not 'most'",
+    ),
+    "bad payload": (
+        lambda: Crew("c", agents=[agent("a", handoffs=[handoff("b", payload=dict)]), agent("b")]),
+        "payload= of a handoff must be a pydantic model",
+    ),
+    "blank signal": (lambda: Crew("c", agents=[agent("a", routes=[Route(" ", to=None)])]), "a blank signal ' '"),
+    "route twice": (
+        lambda: Crew("c", agents=[agent("a", routes=[Route("[X]", to=None), Route("[X]", to="a")])]),
+        "2 routes for '[X]'",
+    ),
+    "empty group": (groups(Parallel("g", branches=[])), "group 'g' has no branches"),
+    "group as branch": (groups(Parallel("g", branches=["b"]), Parallel("h", branches=["g"])), "a branch is an agent"),
+    "quorum too high": (groups(Parallel("g", branches=["b"], on_error=Quorum(2))), "Quorum(2) must be 1–1"),
+    "quorum zero": (groups(Parallel("g", branches=["b"], on_error=Quorum(0))), "Quorum(0) must be 1–1"),
+    "bad policy": (groups(Parallel("g", branches=["b"], on_error="ignore")), "on_error must be"),
+    "bad timeout": (groups(Parallel("g", branches=["b"], timeout=0)), "timeout must be"),
+    "timeout in words": (groups(Parallel("g", branches=["b"], timeout="1 s")), "timeout must be"),
+    "bad concurrency": (groups(Parallel("g", branches=["b"], max_concurrency=0)), "max_concurrency must be"),
+    "unreachable": (lambda: Crew("c", agents=[agent("a"), agent("b")]), "'b' can't be reached from 'a'"),
+    "unreachable group": (
+        lambda: Crew("c", agents=[agent("a")], groups=[Parallel("g", branches=["a"])]),
+        "'g' can't be reached",
+    ),
+    "then to oneself": (lambda: Crew("c", agents=[agent("a", then="a")]), "then goes round without an exit: a → a"),
+    "then in a circle": (
+        lambda: Crew("c", agents=[agent("a", then="b"), agent("b", then="a")]),
+        "then goes round without an exit: a → b → a",
+    ),
+    "circle through a group": (
+        lambda: Crew("c", agents=[agent("a", then="g"), agent("b")], groups=[Parallel("g", branches=["b"], then="a")]),
+        "then goes round without an exit: a → g → a",
+    ),
+    "called agent without model": (lambda: Crew("c", agents=[agent("a", tools=[Agent("b").as_tool()])]), "'b' has no"),
+    "called agent hands over": (
+        lambda: Crew("c", agents=[agent("a", tools=[agent("b", handoffs=["x"]).as_tool()])]),
+        "a handoff of 'b' leads to 'x'",
+    ),
+    "called agent with a taken name": (
+        lambda: Crew("c", agents=[agent("a", tools=[agent("a").as_tool()])]),
+        "the name 'a' of an agent that serves as a tool is another one's too",
+    ),
+    "two called agents of one name": (
+        lambda: Crew("c", agents=[agent("a", tools=[agent("b").as_tool(), agent("b").as_tool("second")])]),
+        "the name 'b' of an agent that serves as a tool",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_each_kind_of_problem_is_found_when_the_crew_is_built(kind: str) -> None:
+    """A crew that can't run as it is written is refused before anything runs, in words that name what is wrong."""
+    build, words = PROBLEMS[kind]
+
+    with pytest.raises(DefinitionError) as caught:
+        build()
+
+    assert words in str(caught.value)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    """Whoever mends a crew sees the whole list, not one problem after the other."""
+    with pytest.raises(DefinitionError) as caught:
+        Crew(
+            "support",
+            agents=[
+                agent("triage", handoffs=["bilings", "panel"], routes=[Route("", to=None)]),
+                agent("billing", tools=[look, look]),
+                Agent("legal"),
+            ],
+            groups=[Parallel("panel", branches=[], timeout=-1, on_error=Quorum(3))],
+        )
+
+    problems = caught.value.problems
+    assert len(problems) == 7
+    assert len(set(problems)) == 7
+    assert "Did you mean 'billing'?" in str(caught.value)
+
+
+def test_a_circle_of_then_with_a_way_out_is_a_loop_that_may_be_meant() -> None:
+    """A route that ends the run, a handoff elsewhere or a person's word leads out of it."""
+    Crew("c", agents=[agent("a", then="b", routes=[Route("[DONE]", to=None)]), agent("b", then="a")])
+    Crew("c", agents=[agent("a", then="b", handoffs=["x"]), agent("b", then="a"), agent("x")])
+    Crew("c", agents=[agent("a", then="b", wait_for_signal=True), agent("b", then="a")])
+
+
+def test_an_agent_may_serve_two_branches_and_as_a_tool_of_several() -> None:
+    """Agents hold no state, so one object may stand wherever it is useful."""
+    clerk = agent("clerk")
+    crew = Crew(
+        "c",
+        agents=[agent("a", tools=[clerk.as_tool()], handoffs=["g"]), agent("b", tools=[clerk.as_tool()]), clerk],
+        groups=[Parallel("g", branches=["b", "b", "clerk"])],
+    )
+    assert set(crew.members) == {"a", "b", "clerk"}
+
+
+def test_a_handoff_to_oneself_is_allowed() -> None:
+    """It is a way to go on with a filtered view, and it counts as a handoff like any other."""
+    Crew("c", agents=[agent("a", handoffs=[handoff("a", history="none")])])
+
+
+async def test_an_unknown_agent_to_begin_with_is_refused_with_the_nearest_name() -> None:
+    """`agent=` names an agent or a group of the crew."""
+    executor = CrewExecutor(Crew("c", agents=[agent("billing")]))
+
+    with pytest.raises(InvalidInput, match="Did you mean 'billing'"):
+        await executor.execute("Hello", agent="biling")
+
+
+class Ticket(BaseModel):
+    """What a handoff carries."""
+
+    order: int
+
+
+def test_what_a_model_is_told_of_its_handoffs() -> None:
+    """A handoff is a tool named after its target; a payload's schema is its parameters."""
+    crew = Crew(
+        "c",
+        agents=[
+            agent("a", handoffs=[handoff("b", payload=Ticket), "g"]),
+            agent("b", description="Knows all orders."),
+        ],
+        groups=[Parallel("g", branches=["b"])],
+    )
+    to_b, to_g = CrewExecutor(crew).plan.toolkits["a"].specs
+    assert (to_b.name, to_g.name) == ("transfer_to_b", "transfer_to_g")
+    assert "Knows all orders." in to_b.description
+    assert to_b.parameters["properties"].keys() == {"order"}
+    assert "b, at the same time" in to_g.description

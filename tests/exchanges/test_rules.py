@@ -1,0 +1,114 @@
+"""Validate: everything that a provider would refuse, each as one violation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from crew.errors import DefinitionError
+from crew.exchanges import PROFILES, group, profile_named, validate
+from crew.messages import (
+    AssistantMessage,
+    Image,
+    Message,
+    SummaryMessage,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    UserMessage,
+)
+
+USER = UserMessage("hi")
+ASKED = AssistantMessage(calls=(ToolCall(id="a", name="look"), ToolCall(id="b", name="look")))
+A, B = ToolResult(call_id="a", text="1"), ToolResult(call_id="b", text="2")
+FOUND = ToolMessage((A, B))
+LONG = ToolCall(id="x" * 41, name="look")
+LONGER = ToolCall(id="x" * 65, name="look")
+
+
+def asked(call: ToolCall) -> list[Message]:
+    return [USER, AssistantMessage(calls=(call,)), ToolMessage((ToolResult(call_id=call.id, text="1"),))]
+
+
+@pytest.mark.parametrize(
+    ("messages", "rules"),
+    [
+        ([], ["empty"]),
+        ([USER], []),
+        ([SystemMessage("rule"), USER], []),
+        ([SummaryMessage("so far"), AssistantMessage("hi"), USER], []),
+        ([UserMessage("", images=(Image(url="https://example.com/a.png"),))], []),
+        ([SystemMessage("rule")], ["opening"]),
+        ([AssistantMessage("hi"), USER], ["opening"]),
+        ([USER, AssistantMessage("hi")], ["ending"]),
+        ([USER, AssistantMessage("hi"), SystemMessage("rule")], ["ending"]),
+        ([USER, ASKED, FOUND], []),
+        ([USER, ASKED], ["unanswered_call"]),
+        ([USER, ASKED, USER], ["unanswered_call"]),
+        ([USER, ASKED, ToolMessage((A,))], ["unanswered_call"]),
+        ([USER, ASKED, ToolMessage((B, A))], ["result_order"]),
+        ([USER, ASKED, ToolMessage((A, B, B))], ["duplicate_result"]),
+        ([USER, ASKED, ToolMessage((A, B, replace(A, call_id="c")))], ["orphan_result"]),
+        ([USER, ASKED, ToolMessage((A,)), ToolMessage((B,))], ["unanswered_call", "orphan_result"]),
+        ([USER, FOUND], ["orphan_result"]),
+        ([FOUND], ["opening", "orphan_result"]),
+        ([USER, AssistantMessage("hi"), FOUND], ["orphan_result"]),
+        ([USER, ASKED, FOUND, ASKED, FOUND], ["duplicate_call", "duplicate_call"]),
+        ([UserMessage(" \n")], ["empty_text"]),
+        ([USER, AssistantMessage(""), USER], ["empty_text"]),
+        ([SystemMessage(""), USER], ["empty_text"]),
+        ([SummaryMessage(" ")], ["empty_text"]),
+        (asked(LONG), ["call_id"]),
+        (asked(ToolCall(id="", name="look")), ["call_id"]),
+        (asked(ToolCall(id="a b", name="look")), ["call_id"]),
+        (asked(ToolCall(id="a", name="no name")), ["tool_name"]),
+        (asked(ToolCall(id="a", name="")), ["tool_name"]),
+        (asked(ToolCall(id="a", name="n" * 65)), ["tool_name"]),
+    ],
+)
+def test_the_strictest_profile_names_every_violation(messages: list[Message], rules: list[str]) -> None:
+    """Each broken rule is named once, with its place."""
+    found = validate(messages)
+    assert [violation.rule for violation in found] == rules
+    assert all(violation.index is not None or violation.rule == "empty" for violation in found)
+    assert all(str(violation) == violation.text for violation in found)
+
+
+@pytest.mark.parametrize(
+    ("messages", "refusing"),
+    [
+        ([AssistantMessage("hi"), USER], {"strictest", "anthropic", "anthropic-classic", "alternating"}),
+        ([USER, AssistantMessage("hi")], {"strictest", "anthropic", "alternating"}),
+        (asked(LONG), {"strictest", "openai-chat", "alternating"}),
+        (asked(LONGER), set(PROFILES)),
+        (asked(ToolCall(id="a", name="n" * 128)), set(PROFILES) - {"anthropic", "anthropic-classic"}),
+        ([USER, ASKED], set(PROFILES)),
+    ],
+)
+def test_each_profile_refuses_what_its_service_refuses(messages: list[Message], refusing: set[str]) -> None:
+    """Rules differ by provider and era; the strictest one refuses whatever any of them does."""
+    assert {name for name, profile in PROFILES.items() if validate(messages, profile)} == refusing
+    assert not refusing or "strictest" in refusing
+
+
+def test_an_unknown_profile_is_told_with_its_neighbours() -> None:
+    """A wrong name is an error that names the right ones."""
+    assert profile_named("anthropic") is PROFILES["anthropic"]
+
+    with pytest.raises(DefinitionError, match="openai-chat"):
+        profile_named("openai-chart")
+
+
+def test_groups_hold_calls_and_results_together() -> None:
+    """Calls and the results behind them are one group; everything else stands alone."""
+    messages = [SystemMessage("rule"), USER, ASKED, FOUND, ToolMessage((A,)), AssistantMessage("hi"), ASKED]
+    assert [range(*span.indices(99)) for span in group(messages)] == [
+        range(1),
+        range(1, 2),
+        range(2, 5),
+        range(5, 6),
+        range(6, 7),
+    ]
+    assert group([]) == []

@@ -1,0 +1,243 @@
+"""The bound, through the executor: what a provider is sent, and what the caller gets."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crew import CrewExecutor, Limits, ScriptedProvider, call
+from crew.doors import ModelReply, ModelRequest
+from crew.errors import ContextOverflow, DefinitionError
+from crew.exchanges import PROFILES, validate
+from crew.history import Rolling
+from crew.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+from crew.runs.events import CallsDeclined, HistoryPruned, HistoryRepaired
+from tests.doubles import Recording, events_of, executor_for, look, size_of, solo
+from tests.strategies import broken_conversations, budgets
+
+ROUNDS = Limits(rounds=None)
+
+
+def check_requests(provider: Recording, limit: int, goal: str) -> None:
+    """Laws 1–3 for every request that was sent."""
+    for shown in provider.shown:
+        assert size_of(shown) <= limit
+        assert any(isinstance(m, UserMessage) and m.text == goal for m in shown)
+        assert all(validate(shown, profile) == [] for profile in PROFILES.values())
+
+
+@given(
+    broken_conversations(max_turns=5),
+    st.lists(st.integers(1, 9), max_size=12),
+    budgets(least=6),
+)
+async def test_a_run_keeps_the_laws_whatever_came_in(
+    before: list[Message], rounds: list[int], budget: tuple[int, int]
+) -> None:
+    """Any history, any calls, any limit: bounded, valid, the goal there, the transcript whole, the answer right."""
+    limit, target = budget
+    lines: list[Any] = [[call("look", n=n) for n in range(size)] for size in rounds]
+    provider = Recording(*lines, "the answer")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a target near the limit is warned of, and lawful
+        executor = executor_for(provider, look, max_messages_per_request=limit, prune_to=target, limits=ROUNDS)
+
+    events, result = await events_of(executor, lambda e: e.execute_stream("the goal", history=before, run_id="r"))
+    assert result.output == "the answer"
+    check_requests(provider, limit, "the goal")
+    assert size_of(result.history) <= limit
+    check_transcript(before, result, rounds)
+    check_front(provider, events)
+
+
+def check_transcript(before: list[Message], result: Any, rounds: list[int]) -> None:
+    """Law 4: what came in, as it was mended, and everything that happened, whole and in order."""
+    said = [m.text for m in before if isinstance(m, UserMessage | SystemMessage) and m.text.strip()]
+    kept = [m.text for m in result.transcript if isinstance(m, UserMessage | SystemMessage)]
+    assert [text for text in kept if not text.startswith("[")][: len(said)] == said
+    start = next(i for i, m in enumerate(result.transcript) if getattr(m, "text", "") == "the goal")
+    happened = result.transcript[start + 1 :]
+    assert [len(m.calls) for m in happened if isinstance(m, AssistantMessage)] == [*rounds, 0]
+    ids = [m.id for m in result.transcript]
+    assert len(set(ids[start:])) == len(ids[start:])
+    assert all(ids)
+
+
+def check_front(provider: Recording, events: list[Any]) -> None:
+    """Law 5: between two prunings, a request begins with the one before it."""
+    prunings = [e.sequence for e in events if isinstance(e, HistoryPruned)]
+    asked = [e.sequence for e in events if e.kind == "asked"]
+    pairs = zip(zip(asked, provider.shown, strict=True), zip(asked[1:], provider.shown[1:], strict=True), strict=False)
+
+    for (sent, first), (then, second) in pairs:
+        if not any(sent < pruned < then for pruned in prunings):
+            assert second[: len(first)] == first
+
+
+async def test_sixty_calls_at_a_limit_of_ten() -> None:
+    """The right answer, the goal in every request, no request above ten."""
+    provider = Recording(*[call("look", n=n) for n in range(60)], "sixty looked up")
+    result = await executor_for(provider, look, max_messages_per_request=10).execute("the goal")
+    assert result.output == "sixty looked up"
+    assert len(provider.requests) == 61
+    check_requests(provider, 10, "the goal")
+    assert len(result.transcript) == 1 + 120 + 1
+    assert result.metrics.messages <= result.metrics.limit == 10  # type: ignore[operator]
+    assert result.metrics.prunings == len(result.metrics.sizes) > 5
+    assert result.metrics.messages_pruned == sum(before - after for before, after in result.metrics.sizes)
+    assert result.metrics.by_tool["look"].calls == 60
+
+
+async def test_forty_parallel_calls_at_a_limit_of_ten() -> None:
+    """The first that fit are run, the others are declined in words, and the run goes on within the bound."""
+    provider = Recording([call("look", n=n) for n in range(40)], "enough")
+    executor = executor_for(provider, look, max_messages_per_request=10)
+    events, result = await events_of(executor, lambda e: e.execute_stream("the goal"))
+    assert result.output == "enough"
+    check_requests(provider, 10, "the goal")
+    answered = provider.shown[1][-1]
+    assert isinstance(answered, ToolMessage)
+    assert [r.text for r in answered.results[:-1]] == [f"found {n}" for n in range(7)]
+    assert "32 more calls were not run" in answered.results[-1].text
+    whole = result.transcript[1]
+    assert isinstance(whole, AssistantMessage)
+    assert len(whole.calls) == 40
+    declined = next(e for e in events if isinstance(e, CallsDeclined))
+    assert (declined.accepted, len(declined.calls)) == (8, 32)
+
+
+async def test_as_many_calls_as_the_limits_allow_are_accepted() -> None:
+    """`tool_calls_per_turn` bounds a reply too."""
+    provider = Recording([call("look", n=n) for n in range(5)], "enough")
+    result = await executor_for(provider, look, limits=Limits(tool_calls_per_turn=2)).execute("go")
+    assert result.metrics.by_tool["look"].calls == 2
+
+
+async def test_the_default_is_fifty() -> None:
+    """Without a word, a history holds at most fifty messages and a pruning cuts to half."""
+    provider = Recording(*[call("look", n=n) for n in range(60)], "done")
+    result = await executor_for(provider, look).execute("the goal")
+    assert result.metrics.limit == 50
+    assert max(map(size_of, provider.shown)) in (49, 50)
+    assert all(before == 51 and after == 25 for before, after in result.metrics.sizes)
+
+
+@pytest.mark.parametrize("limit", [0, -1, "50", 2.5, True, [], float("nan")])
+def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
+    """The error says what is accepted."""
+    with pytest.raises(DefinitionError, match="positive integer such as 50"):
+        executor_for("scripted:hi", max_messages_per_request=limit)
+
+    with pytest.raises(DefinitionError, match="prune_to must be a positive integer"):
+        executor_for("scripted:hi", prune_to=limit)
+
+
+async def test_one_is_enough_to_answer() -> None:
+    """At a limit of 1 the goal is sent, and the reply replaces it; the next one goes on."""
+    provider = Recording(lambda request: f"heard {request.messages[-1].text}")  # type: ignore[union-attr]
+    executor = executor_for(provider, max_messages_per_request=1)
+    result = await executor.execute("one")
+    assert [m.text for m in result.history] == ["heard one"]  # type: ignore[union-attr]
+    again = await executor.execute("two", history=result)
+    third = await executor.execute("three", history=list(again.history))
+    assert third.output == "heard three"
+    assert [len(shown) for shown in provider.shown] == [1, 1, 1]
+    assert [m.text for m in again.transcript] == ["one", "heard one", "two", "heard two"]  # type: ignore[union-attr]
+
+
+async def test_three_is_enough_for_tools() -> None:
+    """Goal, call and result; below that, the executor is not built."""
+    provider = Recording(*[call("look", n=n) for n in range(5)], "done")
+    result = await executor_for(provider, look, max_messages_per_request=3).execute("the goal")
+    assert result.output == "done"
+    check_requests(provider, 3, "the goal")
+
+    for limit in (1, 2):
+        with pytest.raises(DefinitionError, match="at least 3"):
+            executor_for(provider, look, max_messages_per_request=limit)
+
+
+def test_a_target_above_the_limit_is_an_error_and_one_near_it_a_warning() -> None:
+    """A window that slides by one is allowed, and called what it is."""
+    with pytest.raises(DefinitionError, match="at most max_messages_per_request=10"):
+        executor_for("scripted:hi", max_messages_per_request=10, prune_to=11)
+
+    with pytest.warns(UserWarning, match="prompt caching"):
+        executor_for("scripted:hi", max_messages_per_request=10, prune_to=9)
+
+    executor_for("scripted:hi", max_messages_per_request=10, prune_to=8)
+
+
+async def test_the_policy_s_own_limit_holds_where_none_is_given() -> None:
+    """Per executor, by policy; a policy without a bound and a bound exclude each other."""
+    assert executor_for("scripted:hi", history=Rolling(limit=7)).plan.budget.limit == 7
+    assert executor_for("scripted:hi", history="unbounded").plan.budget.limit is None
+    one, two = (executor_for("scripted:hi", max_messages_per_request=n) for n in (5, 6))
+    assert (one.plan.budget.limit, two.plan.budget.limit) == (5, 6)
+
+    with pytest.raises(DefinitionError, match="exclude each other"):
+        executor_for("scripted:hi", history="unbounded", max_messages_per_request=50)
+
+
+async def test_unbounded_sends_everything() -> None:
+    """History without a bound has a name of its own."""
+    provider = Recording(*[call("look", n=n) for n in range(60)], "done")
+    result = await executor_for(provider, look, history="unbounded").execute("go")
+    assert size_of(provider.shown[-1]) == 121
+    assert result.metrics.limit is None
+
+
+async def test_rules_that_leave_no_room_are_told_before_the_first_request() -> None:
+    """The overflow is itemised, and nothing was asked."""
+    provider = Recording("never")
+    rules = [{"role": "system", "content": f"rule {n}"} for n in range(8)]
+
+    with pytest.raises(ContextOverflow) as caught:
+        await executor_for(provider, look, max_messages_per_request=10).execute("go", history=rules)
+
+    assert caught.value.items == (("system messages", 8), ("goal and one step", 3))
+    assert provider.requests == []
+    same = [{"role": "system", "content": "rule"} for _ in range(8)]
+    fits = executor_for(Recording("fits"), look, max_messages_per_request=10)
+    assert (await fits.execute("go", history=same)).output == "fits"
+
+
+async def test_a_repair_at_the_door_is_reported() -> None:
+    """Law 2: a broken history is mended, counted, and told."""
+    orphan = {"role": "tool", "tool_call_id": "x", "content": "?"}
+    executor = executor_for(Recording("fine"))
+    events, result = await events_of(executor, lambda e: e.execute_stream("go", history=[orphan]))
+    assert result.output == "fine"
+    assert [e.where for e in events if isinstance(e, HistoryRepaired)] == ["door"]
+
+
+async def test_reused_and_odd_call_ids_are_renamed_at_birth() -> None:
+    """What a model calls its calls never breaks the next request, and every result finds its call."""
+
+    def odd(request: ModelRequest) -> ModelReply:
+        calls = [ToolCall(id=id, name="look", arguments='{"n": 1}') for id in ("same", "same", "", "x" * 60, "a b")]
+        return ModelReply(calls=(*calls, ToolCall(id="n", name="no such näme", arguments="{}")))
+
+    provider = Recording(odd, odd, odd, "done")
+    result = await executor_for(provider, look, max_messages_per_request=30).execute("the goal")
+    assert result.output == "done"
+    check_requests(provider, 30, "the goal")
+
+
+@pytest.mark.parametrize("taken", ["call_3_0", "call_1_0"])
+async def test_a_new_call_id_is_not_one_that_is_taken(taken: str) -> None:
+    """The name that is made up for a second `same` avoids those in the history."""
+    first = ModelReply(calls=(ToolCall(id="same", name="look"), ToolCall(id=taken, name="look")))
+    provider = Recording(first, ModelReply(calls=(ToolCall(id="same", name="look"),)), "done")
+    await executor_for(provider, look).execute("the goal")
+    check_requests(provider, 50, "the goal")
+
+
+def test_a_crew_of_one_needs_no_crew() -> None:
+    """An agent alone is a crew of its name."""
+    assert CrewExecutor(solo(ScriptedProvider("hi"))).plan.crew.name == "solo"

@@ -1,0 +1,30 @@
+"""Names that look like a tool's are not that tool's."""
+
+from __future__ import annotations
+
+import pytest
+
+from crew import Agent, CrewExecutor, ScriptedProvider, tool
+from crew.messages import ToolCall
+
+
+@pytest.mark.parametrize(
+    "name", ["look up", "look.up", "Look_up", "look_up ", " look_up", "lооk_up", "look/up", "look_up\n"]
+)
+async def test_a_name_that_only_looks_like_a_tool_runs_nothing(name: str) -> None:
+    """Case, spaces, punctuation, other scripts: the model is told the right name, and nothing runs."""
+    ran: list[int] = []
+
+    @tool
+    def look_up() -> str:
+        """Look."""
+        ran.append(1)
+        return "found"
+
+    agent = Agent("a", model=ScriptedProvider(ToolCall(id="c1", name=name), "done"), tools=[look_up])
+    result = await CrewExecutor(agent).execute("go")
+    assert ran == []
+    assert result.output == "done"
+    (answer,) = result.history[2].results  # type: ignore[union-attr]
+    assert "There is no tool" in answer.text
+    assert "look_up" in answer.text

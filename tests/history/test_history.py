@@ -1,0 +1,303 @@
+"""The bounded history: append, then prune, in one place, and lawful after every append."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crew.doors import Budget, Entry, Group, Policy, Pruned
+from crew.errors import ContextOverflow
+from crew.exchanges import PROFILES, validate
+from crew.history import History, Rolling, Unbounded
+from crew.history.legal import settle, survey
+from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, weight
+from tests.doubles import size_of
+from tests.strategies import Growth, Maker, budgets, growths
+
+ADDED_TO_A_REPLY = ("then", "route", "answer", "output", "branch")
+
+
+def mandatory(messages: Sequence[Message], goal: str) -> set[int]:
+    """Law 3, written down a second time: goal, system messages (identical ones once), frontier."""
+    must = {i for i, m in enumerate(messages) if m.id == goal}
+    texts: set[str] = set()
+
+    for index, message in enumerate(messages):
+        if isinstance(message, SystemMessage) and message.text not in texts:
+            texts.add(message.text)
+            must.add(index)
+
+    last = len(messages) - 1
+    newest = messages[last]
+    must.add(last)
+
+    if isinstance(newest, ToolMessage):
+        must.add(last - 1)
+
+    if isinstance(newest, UserMessage) and newest.origin in ADDED_TO_A_REPLY:
+        before = messages[last - 1]
+
+        if isinstance(before, AssistantMessage) and not before.calls:
+            must.add(last - 1)
+
+    return must
+
+
+@dataclass
+class Watched:
+    """A history that grows, and what was true of it after every append."""
+
+    limit: int | None
+    target: int
+    policy: Policy = field(default_factory=Rolling)
+    history: History = field(default_factory=History)
+    everything: list[Message] = field(default_factory=list)
+
+    def append(self, *messages: Message) -> Pruned | None:
+        """Append, and check what must hold at every moment."""
+        before = self.history
+        copy = before.entries
+        entries = [Entry(message=m, position=len(self.everything) + i, tokens=1) for i, m in enumerate(messages)]
+        self.everything.extend(messages)
+        wanted = [*before.messages, *messages]
+        least = sum(weight(wanted[i]) for i in mandatory(wanted, before.goal))
+        budget = Budget(limit=self.limit, target=self.target)
+
+        if self.limit is not None and least > self.limit:
+            with pytest.raises(ContextOverflow) as caught:
+                before.append(*entries, policy=self.policy, budget=budget)
+
+            assert sum(size for _, size in caught.value.items) == least
+            assert caught.value.limit == self.limit
+            raise Full
+
+        self.history, pruned = before.append(*entries, policy=self.policy, budget=budget)
+        self._check(before, copy, wanted, pruned)
+        return pruned
+
+    def _check(self, before: History, copy: tuple[Entry, ...], wanted: list[Message], pruned: Pruned | None) -> None:
+        now = list(self.history.messages)
+        assert self.history.size == size_of(now)
+        assert self.limit is None or self.history.size <= self.limit
+        assert before.entries == copy
+        assert {wanted[i].id for i in mandatory(wanted, self.history.goal)} <= {m.id for m in now}
+        order = [m.id for m in self.everything]
+        assert [m.id for m in now] == [id for id in order if id in {m.id for m in now}]
+        assert all(self.everything[e.position] is e.message for e in self.history.entries)
+
+        if pruned is None:
+            assert now == wanted
+        else:
+            both = {e.message.id for g in (*pruned.kept, *pruned.evicted) for e in g.entries}
+            assert both == {m.id for m in wanted}
+
+
+class Full(Exception):
+    """The mandatory part does not fit; nothing more can be appended."""
+
+
+def grow(growth: Growth, watched: Watched) -> Iterator[tuple[History, bool]]:
+    """After each step: the history at which a request could be sent, and whether something was pruned for it."""
+    watched.history = History(goal=growth.goal.id)
+
+    try:
+        began = watched.append(*growth.before, growth.goal)
+        yield watched.history, began is not None
+
+        for step in growth.steps:
+            pruned = [watched.append(message) for message in step]
+            yield watched.history, any(pruned)
+    except Full:
+        return
+
+
+@given(growths(), budgets())
+def test_a_history_is_lawful_after_every_append(growth: Growth, budget: tuple[int, int]) -> None:
+    """Laws 1, 3, 4: bounded, or overflow exactly when the mandatory part is larger; goal, newest and order kept."""
+    watched = Watched(*budget)
+
+    for history, _ in grow(growth, watched):
+        assert growth.goal in history.messages
+
+
+@given(growths(), budgets())
+def test_every_request_would_be_accepted_by_every_provider(growth: Growth, budget: tuple[int, int]) -> None:
+    """Law 2: whenever a request could be sent, the history is valid as it is, under every profile."""
+    for history, _ in grow(growth, Watched(*budget)):
+        for profile in PROFILES.values():
+            assert validate(history.messages, profile) == []
+
+
+@given(growths(), budgets())
+def test_the_front_holds_still_between_two_prunings(growth: Growth, budget: tuple[int, int]) -> None:
+    """Law 5: without a pruning, what was sent before is the beginning of what is sent now."""
+    before: tuple[Message, ...] = ()
+
+    for history, pruned in grow(growth, Watched(*budget)):
+        if before and not pruned:
+            assert all(a is b for a, b in zip(before, history.messages, strict=False))
+            assert len(history.messages) > len(before)
+
+        before = history.messages
+
+
+@given(growths(), budgets())
+def test_a_pruning_cuts_to_its_target_or_to_the_last_legal_place(growth: Growth, budget: tuple[int, int]) -> None:
+    """Law 5: what stays above the target could not have left: mandatory, or the opening of a turn that stays."""
+    watched = Watched(*budget)
+
+    for history, pruned in grow(growth, watched):
+        groups = survey(history.entries, history.goal)
+
+        if pruned and history.size > budget[1]:
+            newest = groups[-1].size + (groups[-2].size if len(groups) > 1 else 0)
+            openers = sum(1 for g in groups if g.opens and not g.mandatory)
+            must = sum(g.size for g in groups if g.mandatory)
+            assert history.size <= max(must, budget[1]) + openers + newest
+
+
+@given(growths(), budgets())
+def test_pruning_twice_is_pruning_once(growth: Growth, budget: tuple[int, int]) -> None:
+    """What a pruning left is left alone by the next one, and the decision is the same each time."""
+    everything = [*growth.before, growth.goal, *(m for step in growth.steps for m in step)]
+    entries = tuple(Entry(message=m, position=i, tokens=1) for i, m in enumerate(everything))
+    groups = survey(entries, growth.goal.id)
+    limit, target = budget
+    policy = Rolling()
+
+    if sum(g.size for g in groups if g.mandatory) > limit:
+        return
+
+    once = settle(groups, policy.prune(groups, Budget(limit=limit, target=target)), limit)
+    assert settle(groups, policy.prune(groups, Budget(limit=limit, target=target)), limit) == once
+    again = settle(once.kept, policy.prune(once.kept, Budget(limit=limit, target=target)), limit)
+    assert again.kept == once.kept
+    assert again.evicted == ()
+
+
+@dataclass(frozen=True)
+class Careless:
+    """A policy that decides by chance and knows no law."""
+
+    seed: int
+    name: str = "careless"
+
+    def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
+        random = Maker(self.seed).random
+        kept = tuple(g for g in history if random.random() < 0.5)
+        return Pruned(kept=kept, evicted=tuple(g for g in history if g not in kept), reason="chance")
+
+
+@given(growths(), budgets(), st.integers(0, 2**16))
+def test_a_careless_policy_can_t_break_a_law(growth: Growth, budget: tuple[int, int], seed: int) -> None:
+    """Whatever a policy decides: bound, goal, frontier, order and validity hold."""
+    for history, _ in grow(growth, Watched(*budget, policy=Careless(seed))):
+        assert validate(history.messages) == []
+
+
+@given(growths())
+def test_unbounded_keeps_everything(growth: Growth) -> None:
+    """Without a limit nothing ever leaves."""
+    watched = Watched(None, 0, policy=Unbounded())
+
+    for history, pruned in grow(growth, watched):
+        assert not pruned
+        assert list(history.messages) == watched.everything
+
+
+@given(growths(), budgets())
+def test_a_final_reply_never_overflows(growth: Growth, budget: tuple[int, int]) -> None:
+    """Law 3: where goal and reply don't both fit beside the system messages, the reply replaces the goal."""
+    watched = Watched(*budget)
+    limit = budget[0]
+
+    for history, _ in grow(growth, watched):
+        position = history.entries[-1].position + 1
+        reply = Entry(message=Maker(prefix="end").reply(), position=position)
+        ended, _ = history.conclude(reply, policy=Rolling(), budget=Budget(limit=limit, target=budget[1]))
+        systems = {m.text for m in history.messages if isinstance(m, SystemMessage)}
+        assert ended.size <= limit
+        assert ended.messages[-1] is reply.message
+        assert (growth.goal in ended.messages) == (len(systems) + 2 <= limit)
+
+
+def test_without_a_limit_a_final_reply_is_appended() -> None:
+    """`conclude` under no bound is an append."""
+    maker = Maker()
+    goal, reply = maker.user(), maker.reply()
+    history, _ = History(goal=goal.id).append(
+        Entry(message=goal, position=0), policy=Unbounded(), budget=Budget(limit=None)
+    )
+    ended, pruned = history.conclude(Entry(message=reply, position=1), policy=Unbounded(), budget=Budget(limit=None))
+    assert ended.messages == (goal, reply)
+    assert pruned is None
+
+
+def test_an_empty_history_has_no_groups() -> None:
+    """Nothing in, nothing out."""
+    assert survey((), "") == ()
+    assert History().messages == ()
+
+
+def test_a_cut_inside_a_turn_leaves_its_question_standing() -> None:
+    """A cut may fall inside an earlier turn; that turn's user message stays until the whole turn is gone."""
+    maker = Maker()
+    first = [maker.user(), *maker.exchange(1), *maker.exchange(1), *maker.exchange(1), maker.reply()]
+    goal = maker.user()
+    watched = Watched(8, 6)
+    watched.history = History(goal=goal.id)
+    watched.append(*first, goal)
+    assert watched.history.messages == (first[0], *first[5:], goal)
+
+
+def test_a_question_whose_own_turn_must_stay_leaves_last() -> None:
+    """At a tiny limit an answer to a pause makes room for the calls that it led to; the goal stays."""
+    maker = Maker()
+    goal, asked, answer, exchange = maker.user(), maker.reply(), maker.user("answer"), maker.exchange(1)
+    watched = Watched(3, 1)
+    watched.history = History(goal=goal.id)
+
+    for message in (goal, asked, answer, *exchange):
+        watched.append(message)
+
+    assert watched.history.messages == (goal, *exchange)
+
+
+def test_identical_system_messages_are_kept_once() -> None:
+    """The second of two identical rules may leave; the first one stays."""
+    maker = Maker()
+    rules = [SystemMessage("rule", id=f"s{n}") for n in range(3)]
+    goal = maker.user()
+    watched = Watched(2, 1)
+    watched.history = History(goal=goal.id)
+    watched.append(*rules, goal)
+    assert watched.history.messages == (rules[0], goal)
+
+
+@dataclass(frozen=True)
+class Only:
+    """A policy that keeps what it is told to."""
+
+    ids: tuple[str, ...]
+    name: str = "only"
+
+    def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
+        return Pruned(kept=tuple(g for g in history if g.entries[0].message.id in self.ids), reason="said so")
+
+
+@pytest.mark.parametrize(("limit", "opener_back"), [(8, True), (6, False)])
+def test_a_turn_without_its_question_gets_it_back_or_goes(limit: int, opener_back: bool) -> None:
+    """A policy that keeps calls but not the question before them: it returns if there is room, else they go too."""
+    maker = Maker()
+    first = [maker.user(), *maker.exchange(4), *maker.exchange(1)]
+    goal = maker.user()
+    watched = Watched(limit, 1, policy=Only((first[1].id,)))
+    watched.history = History(goal=goal.id)
+    watched.append(*first, goal)
+    kept = watched.history.messages
+    assert validate(kept) == []
+    assert kept == ((*first[:3], goal) if opener_back else (goal,))

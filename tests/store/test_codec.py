@@ -1,0 +1,70 @@
+"""The codec: states and events as versioned JSON, and back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from crew import ScriptedProvider, call
+from crew.errors import StoreError
+from crew.messages import Transcript, UserMessage
+from crew.store import decode_events, decode_state, encode_events, encode_state
+from tests.doubles import JsonStore, executor_for, look
+
+
+async def test_what_is_decoded_is_what_was_encoded() -> None:
+    """State and events of a whole run survive the way to bytes and back."""
+    store = JsonStore()
+    script = ScriptedProvider([call("look", n=1), call("nothing")], "done \N{SLIGHTLY SMILING FACE}")
+    result = await executor_for(script, look, store=store).execute("go", run_id="r")
+    assert decode_state(encode_state(result.state)) == result.state
+    events = store.told("r")
+    assert decode_events(encode_events(events)) == events
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"no json",
+        b"[]",
+        b"{}",
+        b'{"version": 99, "state": {}, "events": []}',
+        b'{"version": 1}',
+        b'{"version": 1, "state": {"run_id": 5}, "events": [{"kind": "nothing"}]}',
+    ],
+)
+def test_what_is_no_run_is_refused_in_words(data: bytes) -> None:
+    """Another version, another thing, or rubbish: an error that says so."""
+    with pytest.raises(StoreError, match="stored"):
+        decode_state(data)
+
+    with pytest.raises(StoreError, match="stored"):
+        decode_events(data)
+
+
+async def test_the_version_is_in_the_bytes() -> None:
+    """A later release can tell what it reads."""
+    result = await executor_for("scripted:hello").execute("go")
+    assert json.loads(encode_state(result.state))["version"] == 1
+
+
+def test_a_transcript_is_a_value() -> None:
+    """Versions share one list; an append never shows in another version, also after a fork."""
+    first = Transcript([UserMessage("a")])
+    left = first.append(UserMessage("b"))
+    right = first.append(UserMessage("c"))
+    assert [m.text for m in first] == ["a"]  # type: ignore[union-attr]
+    assert [m.text for m in left] == ["a", "b"]  # type: ignore[union-attr]
+    assert [m.text for m in right.append(UserMessage("d"))] == ["a", "c", "d"]  # type: ignore[union-attr]
+    assert left[-1] == UserMessage("b")
+    assert right[0:5] == [UserMessage("a"), UserMessage("c")]
+    assert left != right
+    assert left == Transcript(list(left))
+    assert hash(left) == hash(right)
+    assert repr(left) == "Transcript(2 messages)"
+
+    with pytest.raises(IndexError):
+        first[1]

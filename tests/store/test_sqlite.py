@@ -1,0 +1,123 @@
+"""Runs in an SQLite file survive their process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crew import Agent, Crew, CrewExecutor, Parallel, RunError, ScriptedProvider, call, tool
+from crew.errors import RunConflict, RunExists, StoreError, UnknownRun
+from crew.store import SQLiteStore
+
+STORY = """\
+import os, signal, sys
+from crew import Agent, CrewExecutor, ScriptedProvider, call, tool
+from crew.store import SQLiteStore
+
+folder, deadly = sys.argv[1], sys.argv[2]
+
+@tool
+def write(step: int) -> str:
+    "Write a step down."
+    with open(f"{folder}/steps", "a") as file:
+        file.write(f"{step}\\n")
+    if str(step) == deadly:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"wrote {step}"
+
+agent = Agent("writer", model=ScriptedProvider(*(call("write", step=n) for n in range(4)), "done"), tools=[write])
+executor = CrewExecutor(agent, store=SQLiteStore(f"{folder}/runs.db"))
+
+if __name__ == "__main__":
+    executor.execute_sync("write", run_id="r")
+"""
+
+
+def test_a_killed_process_repeats_nothing_and_says_what_is_in_doubt(tmp_path: Path) -> None:
+    """Killed inside the third write: two are committed, one is in doubt, and a person decides."""
+    story = tmp_path / "story.py"
+    story.write_text(STORY, encoding="utf-8")
+    died = subprocess.run([sys.executable, story, tmp_path, "2"], check=False)
+    assert died.returncode == -9
+
+    resume = "\n".join(
+        [
+            "import asyncio, story",
+            "paused = asyncio.run(story.executor.resume('r'))",
+            "assert [p.reason for p in paused.pauses] == ['in_doubt'], paused",
+            "result = asyncio.run(story.executor.resume('r', {paused.pauses[0].id: {'done': 'it was written'}}))",
+            "assert result.output == 'done'",
+            "texts = [r.text for m in result.transcript if m.role == 'tool' for r in m.results]",
+            "assert texts == ['wrote 0', 'wrote 1', 'it was written', 'wrote 3'], texts",
+        ]
+    )
+    subprocess.run([sys.executable, "-c", resume, tmp_path, "nobody"], check=True, cwd=tmp_path)
+    assert (tmp_path / "steps").read_text().split() == ["0", "1", "2", "3"]
+
+
+async def test_a_tree_of_branches_is_kept_whole(tmp_path: Path) -> None:
+    """A pause inside a branch, answered by another executor on another connection: same transcript, same answer."""
+
+    @tool(approval="always")
+    def sign(name: str) -> str:
+        """Sign."""
+        return f"signed by {name}"
+
+    def crew() -> Crew:
+        legal = Agent("legal", model=ScriptedProvider(call("sign", name="legal"), "signed"), tools=[sign])
+        finance = Agent("finance", model=ScriptedProvider("paid"))
+        editor = Agent("editor", model=ScriptedProvider("all done"))
+        panel = Parallel("panel", branches=[legal, finance], then=editor)
+        return Crew("contract", agents=[legal, finance, editor], groups=[panel], entry=panel)
+
+    first = SQLiteStore(tmp_path / "runs.db")
+    paused = await CrewExecutor(crew(), store=first).execute("sign", run_id="r")
+    first.close()
+    second = SQLiteStore(tmp_path / "runs.db")
+    stored = await second.load("r")
+    assert stored.state == paused.state
+    result = await CrewExecutor(crew(), store=second).resume("r", {paused.pauses[0].id: True})
+    second.close()
+    assert result.output == "all done"
+    assert [branch.output for branch in result.branches] == ["signed", "paid"]
+
+
+async def test_ids_and_versions_are_guarded(tmp_path: Path) -> None:
+    """A taken id, an unknown run, two who carry the same run on."""
+    store = SQLiteStore(tmp_path / "runs.db")
+    agent = Agent("a", model=ScriptedProvider("yes?"), wait_for_signal=True)
+    executor = CrewExecutor(agent, store=store)
+    result = await executor.execute("hi", run_id="r")
+
+    with pytest.raises(RunExists):
+        await executor.execute("hi", run_id="r")
+
+    with pytest.raises(UnknownRun):
+        await executor.resume("nobody")
+
+    with pytest.raises(RunConflict):
+        await store.commit("r", 1, [], result.state)
+
+    stored = await store.load("r")
+    await store.commit("r", stored.version, [], result.state)
+    await executor.cancel("r")
+
+    with pytest.raises(UnknownRun):
+        await executor.resume("r")
+
+    store.close()
+
+
+async def test_a_store_that_fails_fails_the_run_and_says_so(tmp_path: Path) -> None:
+    """A closed file is a typed error, not a hang or a half-written run."""
+    store = SQLiteStore(tmp_path / "runs.db")
+    store.close()
+
+    with pytest.raises((RunError, StoreError), match="could not be stored"):
+        await CrewExecutor(Agent("a", model=ScriptedProvider("x")), store=store).execute("hi")
+
+    with pytest.raises(StoreError, match="can't be opened"):
+        SQLiteStore(tmp_path / "no" / "such" / "folder.db")
