@@ -67,7 +67,7 @@ def stop(pid_file: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
     pid_file.unlink()
     print(f"Jaeger (pid {pid}) is stopped.")
-    return None
+    return
 
 
 def live_pid(pid_file: Path) -> int | None:
@@ -114,7 +114,7 @@ def main() -> None:
         leave(ports, args.pid_file.resolve())
     else:
         stay(ports)
-    return None
+    return
 
 
 if __name__ == "__main__":

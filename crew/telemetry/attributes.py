@@ -13,7 +13,7 @@ from crew.telemetry.redaction import safe
 
 def of_asked(event: Asked, conversation_id: str) -> dict[str, Any]:
     """A question to a model."""
-    return {
+    told: dict[str, Any] = {
         names.OPERATION: names.CHAT,
         names.PROVIDER: event.provider,
         names.REQUEST_MODEL: safe(event.model),
@@ -22,6 +22,14 @@ def of_asked(event: Asked, conversation_id: str) -> dict[str, Any]:
         names.MESSAGES: event.messages,
         names.ESTIMATED_TOKENS: event.tokens,
     }
+
+    if event.manifest is not None and event.manifest.request:
+        told[names.SAME] = event.manifest.same
+
+        if event.manifest.rule:
+            told[names.MOVED_BY] = safe(event.manifest.rule)
+
+    return told
 
 
 def of_replied(event: Replied) -> dict[str, Any]:
@@ -76,7 +84,9 @@ def of_pruning(event: HistoryPruned) -> dict[str, Any]:
         names.REASON: safe(event.reason),
         names.TOKENS_BEFORE: event.tokens_before,
         names.TOKENS_AFTER: event.tokens_after,
-        names.PREFIX_MOVED: bool(event.evicted),
+        names.PREFIX_MOVED: bool(event.evicted or event.masked),
+        names.MASKED: len(event.masked),
+        names.WHERE: event.where,
         names.AGENT_NAME: event.agent,
         names.RUN_ID: event.run_id,
     }

@@ -18,31 +18,28 @@ from crew.runs.events import (
     Retried,
     RunFailed,
     RunFinished,
+    Summarised,
     TextDelta,
     ToolReturned,
 )
 from crew.telemetry import names
 from crew.telemetry.figures import Labels
 
-NEAR = 0.8
 LIMITS = ("rounds", "tokens", "cost_usd", "seconds")
-SUMMARISED = frozenset({"summarised"})
 
 Record = Callable[[str, float, Labels], None]
-Near = Callable[[str, float, float], None]
 
 
 class Measures:
-    """Tells `record` of every measurement, and `near` when 80 % of a limit is used, once for each limit."""
+    """Tells `record` of every measurement."""
 
-    def __init__(self, record: Record, near: Near, crew: str, state: RunState, bound: int | None, began: float) -> None:
-        self._record, self._near = record, near
+    def __init__(self, record: Record, crew: str, state: RunState, bound: int | None, began: float) -> None:
+        self._record = record
         self._state, self._bound, self._began = state, bound, began
         self._crew: Labels = ((names.WORKFLOW_NAME, crew),)
         self._asked: dict[str, tuple[float, Labels]] = {}
         self._first: set[str] = set()
         self._agents: dict[str, tuple[str, float]] = {}
-        self._said: set[str] = set()
         self._limits = [(name, limit) for name in LIMITS if (limit := getattr(state.limits, name))]
         usage, self._rounds = spent(state)
         # Plain numbers: they change with every reply, also where nobody watches.
@@ -60,6 +57,7 @@ class Measures:
             BranchFinished: self._branch_finished,
             HistoryPruned: self._pruned,
             Retried: self._retried,
+            Summarised: self._summarised,
             Paused: self._paused,
             RunFailed: self._failed,
             RunFinished: self._finished,
@@ -67,7 +65,7 @@ class Measures:
         record(names.RUNS_ACTIVE, 1, self._crew)
 
     def __call__(self, event: Event) -> None:
-        act = self._on.get(type(event)) or (self._summarised if event.kind in SUMMARISED else None)
+        act = self._on.get(type(event))
 
         if act is not None:
             self._last = event.at
@@ -85,9 +83,8 @@ class Measures:
         self._asked[event.run_id] = (event.at, labels)
         self._first.discard(event.run_id)
 
-        if self._bound and event.messages > self._fullest:
+        if event.messages > self._fullest:
             self._fullest = event.messages
-            self._check("messages", event.messages, self._bound)
 
     def _delta(self, event: TextDelta) -> None:
         if event.run_id not in self._first and event.run_id in self._asked:
@@ -100,7 +97,6 @@ class Measures:
         self._record(names.CLIENT_DURATION, max(0.0, event.at - began), labels)
         self.bill(event.usage, labels)
         self._rounds += 1
-        self._check_limits(event.at)
 
     def bill(self, usage: Usage, labels: Labels) -> None:
         """What one model call cost."""
@@ -116,7 +112,7 @@ class Measures:
         self._read += usage.input_tokens
         self._cached += usage.cache_read_tokens
 
-    def _summarised(self, event: Any) -> None:
+    def _summarised(self, event: Summarised) -> None:
         self.bill(event.usage, ((names.OPERATION, names.CHAT), (names.REQUEST_MODEL, event.model)))
 
     def chat_failed(self, run_id: str, error: BaseException, at: float) -> None:
@@ -162,6 +158,9 @@ class Measures:
     # ------------------------------------------------------------------------------------------ history and limits
 
     def _pruned(self, event: HistoryPruned) -> None:
+        if event.where != "history":
+            return  # what one agent is not shown stays in the history
+
         policy = (*self._crew, (names.HISTORY_POLICY, event.policy))
         self._record(names.MESSAGES_PRUNED, event.before - event.after, policy)
         self._record(names.HISTORY_SIZE, event.before, (*policy, (names.STAGE, "before")))
@@ -177,15 +176,6 @@ class Measures:
                 return self._cost
             case _:
                 return self._state.active_seconds + at - self._began
-
-    def _check_limits(self, at: float) -> None:
-        for name, limit in self._limits:
-            self._check(name, self._used(name, at), limit)
-
-    def _check(self, name: str, value: float, limit: float) -> None:
-        if value >= NEAR * limit and name not in self._said:
-            self._said.add(name)
-            self._near(name, value, limit)
 
     # ------------------------------------------------------------------------------------------ the end
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from crew.messages import Usage
 from crew.runs import Event
@@ -24,6 +23,7 @@ from crew.runs.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    Summarised,
     ToolReturned,
     ToolsStarted,
 )
@@ -88,12 +88,10 @@ class Tree:
                 self._here(event.run_id).notes.append(f"failed: {safe(event.error)}")
             case RunFinished():
                 self.root.notes += [event.stop_reason, _bill(event.usage)]
+            case Summarised():
+                self._here(event.run_id).add(names.COMPACT, event.at, _bill(event.usage), ended=event.at)
             case _:
-                self._other(event)
-
-    def _other(self, event: Any) -> None:
-        if event.kind == "summarised":
-            self._here(event.run_id).add(names.COMPACT, event.at, _bill(event.usage), ended=event.at)
+                pass
 
     def _model(self, event: Asked | Replied | Retried | FellBack) -> None:
         match event:
