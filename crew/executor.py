@@ -33,7 +33,7 @@ from crew.providers import Pool
 from crew.runs import Limits, Observer, RequestParameters, RunResult, RunState, RunStore
 from crew.runs.events import Resumed, RunStarted
 from crew.store import MemoryStore
-from crew.telemetry import Figure, Lookout, Telemetry, current
+from crew.telemetry import Figure, Lookout, Telemetry, current, telemetry_from
 from crew.validation import InputValidator
 
 HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
@@ -43,7 +43,8 @@ class CrewExecutor:
     """Runs a crew, any number of times at once; nothing is shared between runs.
 
     `max_messages_per_request` bounds the history after every append (50 where nothing else is said), `prune_to` says
-    how far a pruning cuts (half of it), `history` which policy decides what stays.
+    how far a pruning cuts (half of it), `history` which policy decides what stays. `telemetry` says who watches (what
+    `crew.telemetry.configure` or the environment set up, where nothing is given), `secrets` what nobody may see.
     """
 
     def __init__(
@@ -102,13 +103,17 @@ class CrewExecutor:
         if settings.execution.max_iterations is not None:
             limits = replace(limits, rounds=settings.execution.max_iterations)
 
-        described = {
+        described: dict[str, Any] = {
             "max_messages_per_request": settings.max_messages_per_request,
             "prune_to": settings.prune_to,
             "history": history_from(settings, str(path)),
             "limits": limits,
             "validator": InputValidator(**settings.validator.model_dump()),
         }
+
+        if settings.telemetry is not None and "telemetry" not in changes:
+            described["telemetry"] = telemetry_from(settings.telemetry.model_dump(exclude_unset=True))
+
         return cls(chosen, **(described | changes))
 
     # ------------------------------------------------------------------------------------------ running
