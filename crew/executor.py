@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from pydantic import SecretStr
 
 from crew.agents import Agent, Crew
 from crew.config import crew_from, history_from, load
@@ -22,15 +22,18 @@ from crew.execution.answers import check_answers
 from crew.execution.beginning import continued, unique
 from crew.execution.bounds import budget_for, check_room
 from crew.execution.desk import Desk
+from crew.execution.drain import drained, in_a_loop_of_its_own
 from crew.execution.gauges import Meter, check_windows
+from crew.execution.scrub import scrubbed
 from crew.execution.stream import EventStream, Publish
-from crew.execution.watch import watched
+from crew.execution.watch import Watching
 from crew.history import PRIOR, PolicySpec, count_message, policy_from, staged
 from crew.messages import Message, UserMessage
 from crew.providers import Pool
 from crew.runs import Limits, Observer, RequestParameters, RunResult, RunState, RunStore
 from crew.runs.events import Resumed, RunStarted
 from crew.store import MemoryStore
+from crew.telemetry import Figure, Lookout, Telemetry, current
 from crew.validation import InputValidator
 
 HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
@@ -57,6 +60,8 @@ class CrewExecutor:
         parameters: RequestParameters | None = None,
         counter: TokenCounter | None = None,
         clock: Callable[[], float] = time.time,
+        telemetry: Telemetry | None = None,
+        secrets: Sequence[str | SecretStr] = (),
     ) -> None:
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
         policy = policy_from(history)
@@ -72,6 +77,8 @@ class CrewExecutor:
         self._clock = clock
         self._pool = Pool()
         self._desk = Desk(pool=self._pool)
+        self._telemetry = telemetry
+        self._lookout = Lookout(crew, self.plan.budget.limit, clock, self._watcher, secrets)
 
         for agent in self.plan.agents.values():
             self._pool.check(agent.model)
@@ -116,7 +123,7 @@ class CrewExecutor:
         deps: Any = None,
     ) -> RunResult:
         """Run the crew on this input to its end, its pause or its limit."""
-        return await _drained(self._stream(input, history, agent, parameters, run_id, deps, streams=False))
+        return await drained(self._stream(input, history, agent, parameters, run_id, deps, streams=False))
 
     def execute_stream(
         self,
@@ -141,11 +148,11 @@ class CrewExecutor:
     ) -> RunResult:
         """The same run for scripts and notebooks; inside a running event loop it works on a thread of its own."""
         stream = self._stream(input, history, agent, parameters, run_id, deps, streams=False)
-        return _in_a_loop_of_its_own(stream)
+        return in_a_loop_of_its_own(stream)
 
     async def resume(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> RunResult:
         """Carry on a run that was paused, interrupted or failed; nothing whose result was committed is repeated."""
-        return await _drained(self._resumed(run_id, answers, deps, streams=False))
+        return await drained(self._resumed(run_id, answers, deps, streams=False))
 
     def resume_stream(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> EventStream:
         """The same, watched as it happens."""
@@ -155,13 +162,19 @@ class CrewExecutor:
         """End a run, under way or paused; it returns with `stop_reason="cancelled"` and a valid history."""
         if not await self._desk.cancel(run_id):
             stored = await self._store.load(run_id)
-            run = self._run(stored.state, watched(self._observers, lambda event: None), None, streams=False)
+            run, _ = self._run(stored.state, lambda event: None, None, streams=False, resumes=True)
             run.version = stored.version
             await self._desk.end(run)
+            run.closed(None)
 
     async def aclose(self) -> None:
-        """Stop what is under way (it can be resumed) and close every connection."""
+        """Stop what is under way (it can be resumed), close every connection, and send what telemetry still holds."""
         await self._desk.aclose()
+        await self._watcher().flush()
+
+    def metrics(self) -> dict[str, Figure]:
+        """What this executor's runs came to so far, by the metric's name."""
+        return self._lookout.metrics()
 
     async def __aenter__(self) -> Self:
         self._desk.stays_open = True
@@ -190,16 +203,16 @@ class CrewExecutor:
         state = replace(state, parameters=told)
 
         async def work(publish: Publish) -> RunResult:
-            run = self._run(state, watched(self._observers, publish), deps, streams=streams)
-            return await self._desk.carry(run, started)
+            run, trace = self._run(state, publish, deps, streams=streams)
+            return await self._desk.carry(run, replace(started, trace=trace))
 
         return EventStream(work)
 
     def _begin(
         self, input: str | UserMessage, history: HistoryInput, agent: str | None, run_id: str | None, *, keep: bool
     ) -> tuple[RunState, RunStarted]:
-        goal = input if isinstance(input, UserMessage) else UserMessage(input)
-        before = () if history is None or isinstance(history, RunResult) else history
+        goal = scrubbed(self._lookout.scrub, input if isinstance(input, UserMessage) else UserMessage(input))
+        before = () if history is None or isinstance(history, RunResult) else scrubbed(self._lookout.scrub, history)
         given = self._validator.check(goal.text, history=before, agent=agent, run_id=run_id)
         start = self._entry(agent)
         id = run_id or uuid.uuid4().hex
@@ -227,15 +240,15 @@ class CrewExecutor:
         return name
 
     def _resumed(self, run_id: str, answers: Mapping[str, Any] | None, deps: Any, *, streams: bool) -> EventStream:
-        given = dict(answers or {})
+        given = scrubbed(self._lookout.scrub, dict(answers or {}))
 
         async def work(publish: Publish) -> RunResult:
             self._desk.check_free(run_id)
             stored = await self._store.load(run_id)
             check_answers(stored.state, given, self._validator)
-            run = self._run(stored.state, watched(self._observers, publish), deps, streams=streams)
+            run, trace = self._run(stored.state, publish, deps, streams=streams, resumes=True)
             run.version = stored.version
-            return await self._desk.carry(run, Resumed(run_id=run_id, answers=given))
+            return await self._desk.carry(run, Resumed(run_id=run_id, answers=given, trace=trace))
 
         return EventStream(work)
 
@@ -243,13 +256,24 @@ class CrewExecutor:
         backup = self.plan.agents[name].backup
         return None if backup is None else self._pool.get(backup)
 
-    def _run(self, state: RunState, publish: Publish, deps: Any, *, streams: bool) -> Run:
-        return Run(
+    def _watcher(self) -> Telemetry:
+        return self._telemetry if self._telemetry is not None else current()
+
+    def _run(
+        self, state: RunState, publish: Publish, deps: Any, *, streams: bool, resumes: bool = False
+    ) -> tuple[Run, str]:
+        """A run under watch, and the trace that it is watched in."""
+        watch = self._lookout.watch(state, resumes=resumes)
+        watching = Watching(state.run_id, (watch, *self._observers), publish)
+        run = Run(
             plan=self.plan,
             state=state,
             store=self._store,
             clock=self._clock,
-            publish=publish,
+            publish=watching,
+            around=watching.around,
+            closed=watching.close,
+            scrub=self._lookout.scrub_for(deps),
             provider_for=lambda name: self._pool.get(self.plan.agents[name].model),
             resolve=self._pool.get,
             backup_for=self._backup_for,
@@ -257,35 +281,4 @@ class CrewExecutor:
             deps=deps,
             streams=streams,
         )
-
-
-async def _drained(stream: EventStream) -> RunResult:
-    async with stream:
-        async for _ in stream:
-            pass
-
-    return stream.result
-
-
-def _in_a_loop_of_its_own(stream: EventStream) -> RunResult:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(_drained(stream))
-
-    found: list[RunResult | BaseException] = []
-
-    def work() -> None:
-        try:
-            found.append(asyncio.run(_drained(stream)))
-        except BaseException as error:  # raised again in the caller's thread, below
-            found.append(error)
-
-    thread = threading.Thread(target=work, name="crew-execute-sync")
-    thread.start()
-    thread.join()
-
-    if isinstance(found[0], BaseException):
-        raise found[0]
-
-    return found[0]
+        return run, watch.trace

@@ -10,6 +10,7 @@ from crew.errors import ContextTooLong, CrewError, ProviderError, Unavailable, d
 from crew.exchanges import profile_named, repair
 from crew.execution.gauges import gauge_of
 from crew.execution.run import Run
+from crew.execution.scrub import Deltas, scrubbed
 from crew.history import Calibration, View, count_message, present
 from crew.history.manifest import manifest_of
 from crew.manifest import Manifest
@@ -94,7 +95,7 @@ def _request(run: Run, state: RunState, provider: Provider) -> tuple[ModelReques
 
     request = ModelRequest(
         messages=repaired.messages,
-        instructions=agent.instructions,
+        instructions=scrubbed(run.scrub, agent.instructions),
         tools=kit.specs,
         settings=agent.settings,
         output=kit.output,
@@ -133,7 +134,14 @@ def _manifest(run: Run, state: RunState, repairs: tuple[str, ...]) -> Manifest:
 
 async def _complete(run: Run, provider: Provider, request: ModelRequest) -> ModelReply:
     try:
-        return await provider.complete(request, run.on_delta(request.run_id))
+        with run.around(request.run_id, request):
+            on_delta = run.on_delta(request.run_id)
+            reply = await provider.complete(request, on_delta)
+
+        if isinstance(on_delta, Deltas):
+            on_delta.close()
+
+        return reply
     except CrewError:
         raise
     except asyncio.CancelledError as error:

@@ -12,6 +12,7 @@ from crew.errors import describe, nearest
 from crew.execution.advance import spent
 from crew.execution.group import together
 from crew.execution.run import Run
+from crew.execution.scrub import scrubbed
 from crew.execution.thread import on_daemon_thread
 from crew.messages import ToolCall, ToolResult, clean
 from crew.runs import CallTools, OpenCall, RunState, is_blocked
@@ -100,9 +101,13 @@ async def _answer(run: Run, state: RunState, ready: _Ready, deadline: float) -> 
             break
 
         if attempt < ready.tool.retries:
-            run.tell(Warned(run_id=state.run_id, text=f"{ready.call.name} is tried again: {text[:200]}"))
+            run.tell(
+                Warned(run_id=state.run_id, text=f"{ready.call.name} is tried again: {scrubbed(run.scrub, text)[:200]}")
+            )
 
-    await _return(run, state, ready.call, cut(text, ready.tool.max_output_chars), outcome, loop.time() - began)
+    # Before it is cut: half a secret would no longer be known as one.
+    text = cut(scrubbed(run.scrub, text), ready.tool.max_output_chars)
+    await _return(run, state, ready.call, text, outcome, loop.time() - began)
 
 
 async def _attempt(run: Run, state: RunState, ready: _Ready, seconds: float) -> tuple[str, str]:
@@ -110,7 +115,8 @@ async def _attempt(run: Run, state: RunState, ready: _Ready, seconds: float) -> 
 
     try:
         async with asyncio.timeout(seconds) as clock:
-            value = await _invoke(run, state, ready)
+            with run.around(state.run_id, ready.call):
+                value = await _invoke(run, state, ready)
 
         return to_text(value) or EMPTY_OUTPUT, "ok"
     except TimeoutError as error:

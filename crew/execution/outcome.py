@@ -13,7 +13,7 @@ from crew.messages import AssistantMessage
 from crew.runs import Finished, Metrics, RunResult, RunState, StopReason, is_blocked, pauses
 
 
-def result_of(plan: Plan, state: RunState, trace_id: str = "") -> RunResult:
+def result_of(plan: Plan, state: RunState) -> RunResult:
     """Everything so far; of a run that has not finished, what it waits for."""
     end = state.next if isinstance(state.next, Finished) else None
     stop: StopReason = end.stop_reason if end is not None else "paused" if is_blocked(state) else "failed"
@@ -48,7 +48,7 @@ def result_of(plan: Plan, state: RunState, trace_id: str = "") -> RunResult:
         ),
         pauses=pauses(state),
         branches=state.branches,
-        trace_id=trace_id,
+        trace_id=state.trace[3:35],  # of a W3C traceparent
         state=state,
     )
 

@@ -192,6 +192,7 @@ class RunState:
     `failed_at` is what was next when a branch failed, so that it can be tried once more.
     `gauges` tell what is known of each agent's model and of its backup, `calibrations` how each model counts. What
     messages before the position `known` cost was billed. `warned` names the limits that were warned of.
+    `trace` is the W3C traceparent under which the run was last traced, so that a later one can point back.
     """
 
     run_id: str
@@ -217,6 +218,7 @@ class RunState:
     children: dict[str, RunState] = field(default_factory=dict)
     branches: tuple[Branch, ...] = ()
     failed_at: Next | None = None
+    trace: str = ""
 
 
 def pauses(state: RunState) -> tuple[Pause, ...]:

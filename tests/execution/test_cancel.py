@@ -254,7 +254,8 @@ async def test_leaving_a_stream_whose_run_failed_logs_nothing(caplog: pytest.Log
                 break
 
     assert troubles == []
-    assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
+    # That the run failed may be logged; that nobody heard of it may not.
+    assert [r for r in caplog.records if r.levelno >= logging.ERROR and not r.message.startswith("run.failed")] == []
 
 
 async def test_closing_the_executor_stops_what_is_under_way() -> None:

@@ -67,6 +67,10 @@ def advance(plan: Plan, state: RunState, event: Happening) -> tuple[RunState, tu
     idle = isinstance(event, Resumed)
     elapsed = 0.0 if idle or not state.seen_at else max(0.0, event.at - state.seen_at)
     state = replace(state, seen_at=event.at, active_seconds=state.active_seconds + elapsed)
+
+    if isinstance(event, RunStarted | Resumed) and event.trace:
+        state = replace(state, trace=event.trace)
+
     draft = _step(plan, state, event)
 
     if isinstance(draft.state.next, Finished):

@@ -116,7 +116,7 @@ def call_agent(draft: Draft, call: ToolCall, used: AgentTool, siblings: int) -> 
     else:
         child = _child(draft.state, call.id, used.agent.name, _share(draft.state, siblings))
         begun = Draft(draft.plan, child, draft.event)
-        draft.say(BranchStarted, branch=child.run_id)
+        draft.say(BranchStarted, branch=child.run_id, tool=call.name)
         begun.say(AgentStarted)
         goal = UserMessage(request, id=f"{child.run_id}:0", time=draft.event.at)
         begun.set(history=History(goal=goal.id), transcript=Transcript(), known=0)

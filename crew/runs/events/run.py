@@ -13,12 +13,16 @@ from crew.runs.state import Pause
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Stamp):
-    """A run begins; the last of the messages is its goal, those before it came in as history."""
+    """A run begins; the last of the messages is its goal, those before it came in as history.
+
+    `trace` is the W3C traceparent of the span under which it is traced; empty where nobody traces.
+    """
 
     messages: tuple[Message, ...]
     tokens: tuple[int, ...]
     repairs: tuple[str, ...] = ()
     gauges: dict[str, tuple[Gauge, ...]] = field(default_factory=dict)
+    trace: str = ""
     kind: Literal["run_started"] = "run_started"
 
 
@@ -51,6 +55,7 @@ class Resumed(Stamp):
     """The run goes on, with these answers."""
 
     answers: dict[str, Any] = field(default_factory=dict)
+    trace: str = ""
     kind: Literal["resumed"] = "resumed"
 
 
