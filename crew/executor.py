@@ -67,7 +67,7 @@ class CrewExecutor:
         self._desk = Desk(pool=self._pool)
 
         for agent in self.plan.agents.values():
-            self._pool.check(agent.model)
+            self._pool.check(agent.model, agent.settings)
 
     # ------------------------------------------------------------------------------------------ running
 

@@ -1,0 +1,43 @@
+"""Anthropic's SDK: loaded on first use, its retries and its telemetry off, on its aiohttp back end."""
+
+from __future__ import annotations
+
+from crew.errors import AuthenticationFailed
+from crew.providers.connection import Sdk
+
+
+def load(*, api_key: str | None, base_url: str | None, timeout: float) -> Sdk:
+    """A client of the running event loop; key and address come from the SDK's variables if not given."""
+    import aiohttp
+    import anthropic
+    import httpx2
+
+    limits = httpx2.Limits(max_connections=0, max_keepalive_connections=0, keepalive_expiry=60.0)
+    http = anthropic.DefaultAioHttpClient(timeout=httpx2.Timeout(timeout, connect=10.0), limits=limits)
+    client = anthropic.AsyncAnthropic(
+        api_key=api_key,
+        base_url=base_url,
+        max_retries=0,
+        timeout=timeout,
+        http_client=http,
+        # It would write a span of its own beside ours, and every token would be counted twice.
+        open_telemetry={"traces": False, "propagation": False},
+    )
+
+    if client.api_key is None and client.auth_token is None and client.credentials is None:
+        raise AuthenticationFailed(
+            "There is no key for Anthropic: set ANTHROPIC_API_KEY, or pass api_key= to the provider. "
+            "To work offline, use ScriptedProvider('Hello') as the agent's model.",
+            provider="anthropic",
+        )
+
+    key = client.api_key or client.auth_token or ""
+    return Sdk(
+        client=client,
+        module=anthropic,
+        lost=(httpx2.HTTPError, OSError),
+        garbled=(aiohttp.ClientError,),
+        raw=httpx2.Response,
+        stream=anthropic.AsyncStream[object],
+        key=key,
+    )
