@@ -20,7 +20,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--latency", type=float, default=0.0, help="seconds for each answer")
     parser.add_argument("--era", choices=("classic", "modern"), default="classic")
     parser.add_argument("--window", type=int, default=200_000)
-    parser.add_argument("--no-checks", action="store_true")
+    parser.add_argument("--no-checks", action="store_true", help="no rules, caches or exact counts")
     parser.add_argument("--keep", type=int, default=1000, help="how many requests are remembered")
     return parser.parse_args()
 

@@ -41,12 +41,14 @@ def refuses(accepts: Accepts) -> Refuses:
     def refuse(protocol: Protocol, body: Json, words: str, *, era: Era = "classic", **expected: str | None) -> None:
         with pytest.raises((openai.BadRequestError, anthropic.BadRequestError, openai.NotFoundError)) as caught:
             accepts(protocol, body, era)
-        error = caught.value.body
+        failure = caught.value
+        assert isinstance(failure, openai.APIStatusError | anthropic.APIStatusError)
+        error = failure.body
         assert isinstance(error, dict)
         error = error.get("error", error)
         assert words in error["message"]
         assert error["type"] == "invalid_request_error"
-        assert caught.value.request_id
+        assert failure.request_id
         assert {key: error[key] for key in expected} == expected
 
     return refuse

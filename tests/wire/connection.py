@@ -45,6 +45,11 @@ def plain(status: int, body: bytes, headers: dict[str, str], kind: str = "applic
     return [head(status, {"content-type": kind, "content-length": str(len(body)), **headers}), body]
 
 
+def status_of(parts: list[bytes]) -> int:
+    """The status that an answer's first bytes say, 0 if they say none."""
+    return int(parts[0][9:12]) if parts and parts[0].startswith(b"HTTP/1.1 ") else 0
+
+
 def chunk(data: bytes) -> bytes:
     """One chunk of an answer whose length is not known; the empty one ends it."""
     return b"%x\r\n%b\r\n" % (len(data), data)

@@ -40,9 +40,13 @@ class Exchange:
             yield text[start : start + self.piece]
 
 
+# One encoder for all: `json.dumps` with options builds a new one each time, which costs more than the encoding.
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def dump(value: Any) -> str:
     """A value as text, keys in the order in which they came: another order is another prompt."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _encode(value)
 
 
 # Not read by a model as text: ids and proofs, and what an image is made of.

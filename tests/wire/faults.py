@@ -155,7 +155,9 @@ def status_fault(fault: Fault, protocol: Protocol, model: Model) -> Refused | No
     """The refusal that the fault stands for, None if it is of another sort."""
     headers = {"retry-after": fault.retry_after} if fault.retry_after is not None else {}
     if fault.kind == "context_too_long":
-        return too_long(protocol, model, model.window + 1)
+        refused = too_long(protocol, model, model.window + 1)
+        refused.rule = f"fault:{fault.kind}"
+        return refused
     if fault.kind not in _STATUS:
         return None
     status, (kind, message, code), theirs = _STATUS[fault.kind]

@@ -30,7 +30,7 @@ class WireServer:
     faults: what goes wrong, as a function or by the request's number.
     latency: seconds that every answer takes. pace: seconds between the events of a stream.
     key: the only key that is accepted. secret: servers with the same one accept each other's thinking.
-    checks: False answers without looking at the rules, to measure clients. keep: how many requests are remembered.
+    checks: False answers without rules, caches or exact counts, to measure clients. keep: how many requests stay.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class WireServer:
     ) -> None:
         self.latency, self.pace, self.keep = latency, pace, keep
         self.requests: list[Received] = []
+        self.refused: list[Received] = []  # those that broke a rule, all of them; faults are not among them
         self.count = 0
         self.connections: set[Connection] = set()
         self.cache = cache or Cache()
@@ -70,11 +71,6 @@ class WireServer:
     def account(self) -> Account:
         """The server's own bill."""
         return self._service.account
-
-    @property
-    def refused(self) -> list[Received]:
-        """The requests that broke a rule; faults are not among them."""
-        return [request for request in self.requests if request.rule]
 
     @property
     def faulted(self) -> list[Received]:
@@ -155,6 +151,8 @@ class WireServer:
         if self.keep is not None and len(self.requests) > self.keep:
             del self.requests[: -self.keep or None]
         answer = self._service.answer(request._replace(path=path), received)
+        if received.rule:
+            self.refused.append(received)
         answer.delay += self.latency
         answer.pace = answer.pace or self.pace
         answer.told = lambda whole: self._told(received, whole)

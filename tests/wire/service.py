@@ -2,22 +2,22 @@
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
 from pydantic_core import from_json
 
-from tests.wire import chat, chat_rules, faults, messages, messages_rules, responses, responses_rules
+from tests.wire import chat_rules, faults, messages, messages_rules, responses_rules
+from tests.wire.answers import WIRE, broken, rendered
 from tests.wire.brains import Brain
-from tests.wire.cache import Cache
-from tests.wire.connection import Answer, Request, chunk, plain, streamed
-from tests.wire.exchange import Event, Exchange
+from tests.wire.cache import Cache, Segment
+from tests.wire.connection import Answer, Request, plain, status_of
+from tests.wire.exchange import Exchange
 from tests.wire.faults import Fault, Faults
 from tests.wire.model import Json, Model, Protocol
 from tests.wire.money import Account, Usage
-from tests.wire.refusal import Refused, error_json
+from tests.wire.refusal import Refused
 from tests.wire.replies import Reply
 from tests.wire.signing import Signer
 from tests.wire.tokens import count
@@ -28,13 +28,11 @@ PATHS: dict[str, Protocol] = {
     "/v1/messages": "messages",
     "/v1/messages/count_tokens": "messages",
 }
-WIRE: dict[Protocol, Any] = {"chat": chat, "responses": responses, "messages": messages}
 LIMIT = {
     "chat": ("max_completion_tokens", "max_tokens"),
     "responses": ("max_output_tokens",),
     "messages": ("max_tokens",),
 }
-HTML = b"<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gateway</h1></body></html>"
 
 
 @dataclass(slots=True)
@@ -47,8 +45,7 @@ class Received:
     path: str
     headers: dict[str, str]
     raw: bytes
-    body: Json = field(default_factory=dict)
-    status: int = 0
+    status: int = 0  # 0 where the answer is not HTTP, or there is none
     rule: str | None = None
     message: str | None = None
     fault: Fault | None = None
@@ -56,6 +53,20 @@ class Received:
     usage: Usage = field(default_factory=Usage)
     cost: Decimal = Decimal(0)
     delivered: bool | None = None
+
+    @property
+    def body(self) -> Json:
+        """The request, parsed anew each time: long runs would not fit into memory parsed. Empty if it is not JSON."""
+        value = parsed(self.raw)
+        return value if isinstance(value, dict) else {}
+
+
+def parsed(raw: bytes) -> Any:
+    """JSON, or None where it is none; lone surrogates are none, as for the services."""
+    try:
+        return from_json(raw)
+    except ValueError:
+        return None
 
 
 @dataclass(kw_only=True)
@@ -78,7 +89,9 @@ class Service:
         request_id = f"req_{self.signer.new_turn(received.index)}"
         headers = {"request-id" if received.protocol == "messages" else "x-request-id": request_id}
         try:
-            return self._answer(request, received, headers)
+            answer = self._answer(request, received, headers)
+            received.status = status_of(answer.parts)
+            return answer
         except Refused as refused:
             error = refused
         except Exception as failure:
@@ -91,28 +104,21 @@ class Service:
 
     def _answer(self, request: Request, received: Received, headers: dict[str, str]) -> Answer:
         self._authorize(received)
-        try:
-            body = received.body = from_json(received.raw)
-        except ValueError:
-            body = None
+        body = parsed(received.raw)
         if not isinstance(body, dict):
             words = "We could not parse the JSON body of your request. The API expects a JSON payload."
             raise Refused("json", words)
         model = self._model(received, body)
         counting = request.path.endswith("/count_tokens")
-        if self.checks:
-            self._check(received.protocol, body, model, counting=counting)
-        segments = WIRE[received.protocol].prompt(body, model)
+        segments = self._prompt(received, body, model, counting=counting)
         total = sum(segment.tokens for segment in segments)
         if counting:
-            received.status = 200
             return Answer(plain(200, json.dumps({"input_tokens": total}).encode(), headers))
         self._fits(received.protocol, body, model, total)
         fault = received.fault = self.faults(received.index, received.protocol, body)
         refused = faults.status_fault(fault, received.protocol, model) if fault else None
         if refused:
             raise refused
-        received.status = 200
         x = Exchange(
             body=body,
             protocol=received.protocol,
@@ -126,7 +132,7 @@ class Service:
         if not fault or fault.kind not in ("reset", "hang", "html_page", "garbage", "not_http"):
             received.cost = model.price(x.protocol).cost(x.usage)
             self.account.bill(x.name, x.usage, received.cost)
-        return _broken(x, _rendered(x, reply, headers), fault, reply)
+        return broken(x, rendered(x, reply, headers), fault)
 
     def _authorize(self, received: Received) -> None:
         if self.key is None:
@@ -142,6 +148,17 @@ class Service:
         if received.protocol == "messages" and self.checks and "anthropic-version" not in received.headers:
             raise Refused("version", "anthropic-version: header is required")
         return self.models.get(str(body.get("model")), self.model)
+
+    def _prompt(self, received: Received, body: Json, model: Model, *, counting: bool) -> list[Segment]:
+        """The prompt of a request that keeps the rules. A shape that no rule foresaw is refused as well."""
+        if not self.checks:
+            return [Segment("", len(received.raw) // 4)]
+        try:
+            self._check(received.protocol, body, model, counting=counting)
+            segments: list[Segment] = WIRE[received.protocol].prompt(body, model)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as failure:
+            raise Refused("malformed", f"Invalid request: {failure!r}") from failure
+        return segments
 
     def _check(self, protocol: Protocol, body: Json, model: Model, *, counting: bool) -> None:
         if protocol == "chat":
@@ -186,7 +203,7 @@ class Service:
             reply = replace(reply, text=reply.text[:share], finish="length")
         return Reply(nothing=True, finish="length") if limit == 0 else reply
 
-    def _bill(self, x: Exchange, segments: list[Any], reply: Reply) -> Usage:
+    def _bill(self, x: Exchange, segments: list[Segment], reply: Reply) -> Usage:
         output, reasoning = reply.tokens()
         if x.protocol == "messages":
             usage = self.cache.marked(f"messages:{x.name}", segments, x.model.cache_minimum)
@@ -196,85 +213,3 @@ class Service:
         write = write if x.model.price(x.protocol).write else 0
         total = sum(segment.tokens for segment in segments)
         return Usage(fresh=total - read - write, read=read, write=write, output=output, reasoning=reasoning)
-
-
-def _rendered(x: Exchange, reply: Reply, headers: dict[str, str]) -> list[bytes]:
-    """The sound answer: head and body, or head, events and the last chunk."""
-    wire = WIRE[x.protocol]
-    if not x.body.get("stream"):
-        return plain(200, json.dumps(wire.payload(x, reply)).encode(), headers)
-    events = [_sse(event) for event in wire.events(x, reply)]
-    if x.protocol == "chat":
-        events.append(b"data: [DONE]\n\n")
-    return [*streamed(events, headers), chunk(b"")]
-
-
-def _sse(event: Event) -> bytes:
-    name, data = event
-    line = f"data: {json.dumps(data)}\n\n"
-    return (f"event: {name}\n{line}" if name else line).encode()
-
-
-def _broken(x: Exchange, parts: list[bytes], fault: Fault | None, reply: Reply) -> Answer:
-    """The answer with what goes wrong on the way."""
-    kind = fault.kind if fault else None
-    if fault is None or kind == "slow":
-        return Answer(parts, delay=fault.seconds if fault else 0.0)
-    simple: dict[str, Callable[[], Answer]] = {
-        "reset": lambda: Answer([], end="reset"),
-        "hang": lambda: Answer([], end="hang"),
-        "html_page": lambda: Answer(plain(502, HTML, {}, "text/html")),
-        "garbage": lambda: Answer(_garbage(x)),
-        "not_http": lambda: Answer([b"\x16\x03\x01 not http at all\r\n\r\n"], end="close"),
-    }
-    if kind in simple:
-        return simple[kind]()
-    if kind not in ("cut", "cut_clean", "reset_mid_stream", "hang_mid_stream", "error_event", "failed_event"):
-        return Answer(parts)
-    return _broken_inside(x, parts, fault)
-
-
-def _garbage(x: Exchange) -> list[bytes]:
-    noise = b'\x00\xff\xfe{"choices": [nonsense\x80'
-    if not x.body.get("stream"):
-        return plain(200, noise, {})
-    event = b"event: message_start\n" if x.protocol == "messages" else b""
-    return [*streamed([event + b"data: {nonsense\n\n"], {}), chunk(b"")]
-
-
-def _broken_inside(x: Exchange, parts: list[bytes], fault: Fault) -> Answer:
-    """Break after a share of the answer: of the events of a stream, of the bytes of a plain body."""
-    if not x.body.get("stream"):
-        if fault.kind in ("error_event", "failed_event"):
-            failed = Refused("fault", "Internal server error", status=500, kind="api_error")
-            return Answer(plain(500, failed.body(x.protocol, "req_wire"), {}))
-        first, body = parts
-        kept = [first, body[: int(len(body) * fault.at)]]
-        if fault.kind == "cut_clean":
-            return Answer(plain(200, kept[1], {}))
-    else:
-        events = parts[1:-1]
-        kept = [parts[0], *events[: max(1, int(len(events) * fault.at))]]
-        if fault.kind in ("error_event", "failed_event"):
-            return Answer([*kept, chunk(_sse(_failure(x, fault, len(kept)))), chunk(b"")])
-        if fault.kind == "cut_clean":
-            return Answer([*kept, chunk(b"")])
-    if fault.kind == "hang_mid_stream":
-        return Answer(kept, end="hang")
-    if fault.kind == "reset_mid_stream":
-        return Answer([*kept, b""], pace=0.01, end="reset")
-    return Answer(kept, end="close")
-
-
-def _failure(x: Exchange, fault: Fault, number: int) -> Event:
-    if x.protocol == "messages":
-        return "error", error_json("messages", Refused("fault", "Overloaded", kind="overloaded_error"), "req_wire")
-    words = "The server had an error while processing your request. Sorry about that!"
-    if x.protocol == "chat":
-        return None, error_json("chat", Refused("fault", words, kind="server_error"), "")
-    if fault.kind == "failed_event":
-        whole = responses.payload(x, Reply(nothing=True))
-        failed = {**whole, "status": "failed", "error": {"code": "server_error", "message": words}, "usage": None}
-        return "response.failed", {"type": "response.failed", "response": failed, "sequence_number": number}
-    event = {"type": "error", "code": "server_error", "message": words, "param": None, "sequence_number": number}
-    return "error", event

@@ -43,8 +43,10 @@ REFUSED: dict[str, tuple[list[Json], str, Json]] = {
     ),
     "a call without result": (
         [USER, asks("a", "b"), result()],
-        "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
-        "The following tool_call_ids did not have response messages: b",
+        (
+            "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+            "'tool_call_id'. The following tool_call_ids did not have response messages: b"
+        ),
         {},
     ),
     "something between call and result": ([USER, asks("a"), USER, result()], "did not have response messages: a", {}),
@@ -81,7 +83,10 @@ REFUSED: dict[str, tuple[list[Json], str, Json]] = {
     ),
     "an unknown role": (
         [{"role": "human", "content": "x"}],
-        "Invalid value: 'human'. Supported values are: 'system', 'assistant', 'user', 'function', 'tool', and 'developer'.",
+        (
+            "Invalid value: 'human'. Supported values are: "
+            "'system', 'assistant', 'user', 'function', 'tool', and 'developer'."
+        ),
         {"code": "invalid_value", "param": "messages[0].role"},
     ),
     "null for content": (
@@ -170,7 +175,10 @@ OPTIONS: dict[str, tuple[Json, str, str]] = {
     ),
     "a loose strict schema": (
         {"tools": [tool("chat", strict=True)]},
-        "Invalid schema for function 'step': In context=(), 'additionalProperties' is required to be supplied and to be false.",
+        (
+            "Invalid schema for function 'step': In context=(), "
+            "'additionalProperties' is required to be supplied and to be false."
+        ),
         "classic",
     ),
     "a loose schema inside": (

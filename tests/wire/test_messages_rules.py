@@ -200,6 +200,22 @@ OPTIONS: dict[str, tuple[Json, str, tuple[str, ...]]] = {
         "output_config.format.schema: For 'object' type",
         BOTH,
     ),
+    "a choice that is no tool": ({"tool_choice": {"type": "tool", "name": "x"}}, "Tool 'x' not found", BOTH),
+    "a blank stop": ({"stop_sequences": [" "]}, "each stop sequence must contain non-whitespace", BOTH),
+    "a strange mark": ({"cache_control": {"type": "ephemeral", "ttl": "2h"}}, "cache_control: Input should be", BOTH),
+    "a bound in a strict schema": (
+        {
+            "tools": [
+                tool(
+                    "messages",
+                    strict=True,
+                    input_schema={**STRICT, "properties": {"n": {"type": "integer", "minimum": 1}}},
+                )
+            ]
+        },
+        "For 'integer' type, properties minimum are not supported",
+        BOTH,
+    ),
     "an empty system block": ({"system": [text("")]}, "system: text content blocks must be non-empty", BOTH),
 }
 GOOD: list[tuple[Json, tuple[str, ...]]] = [

@@ -87,6 +87,17 @@ OPTIONS: dict[str, tuple[Json, str, str]] = {
         "Invalid schema for function 'step'",
         "classic",
     ),
+    "a loose output format": (
+        {"text": {"format": {"type": "json_schema", "name": "x", "strict": True, "schema": {"type": "object"}}}},
+        "Invalid schema for response_format 'x'",
+        "classic",
+    ),
+    "stream options without stream": ({"stream_options": {}}, "only allowed when 'stream' is enabled", "classic"),
+    "a choice that is no tool": (
+        {"tool_choice": {"type": "function", "name": "x"}},
+        "Tool choice 'x' not found in 'tools' parameter.",
+        "classic",
+    ),
     "129 tools": ({"tools": [tool("responses", f"t{n}") for n in range(129)]}, "array too long", "classic"),
 }
 
@@ -149,6 +160,17 @@ def test_reasoning_needs_its_following_item(reasoner: Client, loop: list[Json]) 
     words = f"Item '{loop[1]['id']}' of type 'reasoning' was provided without its required following item."
     assert words in says(reasoner, loop[:2])
     assert words in says(reasoner, [*loop[:2], USER])
+
+
+def test_reasoning_is_followed_by_an_item_of_its_turn(reasoner: Client, loop: list[Json]) -> None:
+    """Another turn's call, known by its id or its call id, is not what was reasoned about."""
+    other = [
+        item for item in send(reasoner, "responses", body("responses", loop))["output"] if item["type"] != "reasoning"
+    ]
+    bare = [{key: value for key, value in item.items() if key != "id"} for item in other]
+    outputs = [{"type": "function_call_output", "call_id": item["call_id"], "output": "ok"} for item in other]
+    for items in (other, bare):
+        assert "without its required following item" in says(reasoner, [*loop[:2], *items, *outputs])
 
 
 def test_an_item_needs_its_reasoning(reasoner: Client, loop: list[Json]) -> None:
