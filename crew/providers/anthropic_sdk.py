@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crew.errors import AuthenticationFailed
-from crew.providers.connection import Sdk
+from crew.providers.connection import Sdk, http_options
 
 
 def load(*, api_key: str | None, base_url: str | None, timeout: float) -> Sdk:
@@ -12,8 +12,7 @@ def load(*, api_key: str | None, base_url: str | None, timeout: float) -> Sdk:
     import anthropic
     import httpx2
 
-    limits = httpx2.Limits(max_connections=0, max_keepalive_connections=0, keepalive_expiry=60.0)
-    http = anthropic.DefaultAioHttpClient(timeout=httpx2.Timeout(timeout, connect=10.0), limits=limits)
+    http = anthropic.DefaultAioHttpClient(**http_options(timeout))
     client = anthropic.AsyncAnthropic(
         api_key=api_key,
         base_url=base_url,

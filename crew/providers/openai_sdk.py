@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crew.errors import AuthenticationFailed
-from crew.providers.connection import Sdk
+from crew.providers.connection import Sdk, http_options
 
 
 def load(*, api_key: str | None, base_url: str | None, timeout: float) -> Sdk:
@@ -12,9 +12,7 @@ def load(*, api_key: str | None, base_url: str | None, timeout: float) -> Sdk:
     import httpx2
     import openai
 
-    # 0 is no limit to aiohttp: who runs many runs at once wants them at once, and the services say when it is too much.
-    limits = httpx2.Limits(max_connections=0, max_keepalive_connections=0, keepalive_expiry=60.0)
-    http = openai.DefaultAioHttpClient(timeout=httpx2.Timeout(timeout, connect=10.0), limits=limits)
+    http = openai.DefaultAioHttpClient(**http_options(timeout))
 
     try:
         client = openai.AsyncOpenAI(
