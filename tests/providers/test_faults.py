@@ -13,7 +13,7 @@ from crew.errors import (
     Unavailable,
 )
 from crew.runs.events import Retried
-from tests.providers.ways import PROTOCOLS, patient, run, said, watched, worker
+from tests.providers.ways import IMPATIENT, PROTOCOLS, TRIES, patient, run, said, watched, worker
 from tests.wire import Fault, Protocol, WireServer, every_kind, tool_loop
 
 STEPS = 4
@@ -38,7 +38,8 @@ def name(fault: object) -> str:
 async def try_fault(fault: Fault, place: int, protocol: Protocol, *, streamed: bool) -> None:
     """One run with one fault in it."""
     async with WireServer(tool_loop(STEPS), faults={place: fault}) as server:
-        executor = CrewExecutor(worker(patient(server, protocol, "classic")))
+        policy = IMPATIENT if fault.kind.startswith("hang") else TRIES
+        executor = CrewExecutor(worker(patient(server, protocol, "classic", policy=policy)))
         final = FINAL.get(fault.kind)
 
         if fault.kind in ("refusal", "content_filter") and protocol == "messages":
@@ -92,7 +93,7 @@ async def test_a_fault_that_stays_ends_the_run_with_its_cause(
     """Nothing is asked for ever: after the last attempt the run fails with what the service said."""
     async with WireServer(faults=lambda *_: Fault(kind)) as server:  # type: ignore[arg-type]
         with pytest.raises(RunError) as caught:
-            await run(CrewExecutor(worker(patient(server, protocol, "classic"))))
+            await run(CrewExecutor(worker(patient(server, protocol, "classic", policy=IMPATIENT))))
 
         assert isinstance(caught.value.__cause__, error)
         assert server.count == 4

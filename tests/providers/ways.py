@@ -17,7 +17,8 @@ PROTOCOLS: tuple[Protocol, ...] = ("chat", "responses", "messages")
 ERAS: tuple[Era, ...] = ("classic", "modern")
 MODELS = {"chat": "gpt-5", "responses": "gpt-5", "messages": "claude-haiku-4-5"}
 KEY = "sk-secret-0123456789"
-IMPATIENT = RetryPolicy(attempts=4, timeout=0.5)
+TRIES = RetryPolicy(attempts=4, timeout=30.0)
+IMPATIENT = RetryPolicy(attempts=4, timeout=0.3)
 
 
 async def no_sleep(_: float) -> None:
@@ -39,9 +40,11 @@ def provider(server: WireServer, protocol: Protocol, era: Era = "modern", **more
     return OpenAIResponses(model, **{"base_url": server.openai_url, "profile": f"openai-responses{suffix}", **options})
 
 
-def patient(server: WireServer, protocol: Protocol, era: Era = "modern", **more: Any) -> Provider:
+def patient(
+    server: WireServer, protocol: Protocol, era: Era = "modern", *, policy: RetryPolicy = TRIES, **more: Any
+) -> Provider:
     """The same, asked again without waiting."""
-    return Retrying(provider(server, protocol, era, **more), policy=IMPATIENT, sleep=no_sleep)
+    return Retrying(provider(server, protocol, era, **more), policy=policy, sleep=no_sleep)
 
 
 def thinking(protocol: Protocol, era: Era) -> ModelSettings:
@@ -53,7 +56,7 @@ def thinking(protocol: Protocol, era: Era) -> ModelSettings:
 
 
 @tool
-def step(n: int) -> str:
+async def step(n: int) -> str:
     """Go one step on.
 
     Args:
