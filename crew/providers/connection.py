@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from crew.errors import CrewError, MalformedReply, ProviderError, Unavailable
+from crew.errors import AuthenticationFailed, CrewError, MalformedReply, ProviderError, Unavailable
 from crew.providers.refusals import Refusal, error_for, retry_after
 from crew.providers.wire import load
 
@@ -28,6 +28,8 @@ class Sdk:
     module: Any
     stream: Any
     raw: Any
+    own: type[Exception]
+    no_key: str
     lost: tuple[type[Exception], ...]
     garbled: tuple[type[Exception], ...]
     key: str = field(repr=False)
@@ -117,7 +119,7 @@ class Connection:
             yield held.sdk
         except CrewError:
             raise
-        except (held.sdk.module.APIError, *held.sdk.lost, *held.sdk.garbled) as error:
+        except (held.sdk.own, *held.sdk.lost, *held.sdk.garbled) as error:
             translated = self._translated(held.sdk, error)
             # A cause that shows the key is not kept.
             raise translated from (None if held.sdk.key and held.sdk.key in str(error) else error)
@@ -143,6 +145,9 @@ class Connection:
             return Unavailable(f"{self._name} can't be reached: {words or type(error).__name__}", **self._facts)
         elif isinstance(error, module.APIError):
             facts, refusal = dict(self._facts), Refusal.read(200, error.body, words)
+        elif isinstance(error, sdk.own):
+            # What an SDK raises before it sends anything is about who is asking.
+            return AuthenticationFailed(f"{sdk.no_key} ({words})", **self._facts)
         else:
             return self._malformed(f"what came back is not HTTP ({words})")
 

@@ -48,8 +48,6 @@ async def test_three_hundred_steps_and_nothing_refused(
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_thousand_steps_and_nothing_refused(
-    protocol: Protocol, era: Era, streamed: bool, thinks: bool
-) -> None:
+async def test_a_thousand_steps_and_nothing_refused(protocol: Protocol, era: Era, streamed: bool, thinks: bool) -> None:
     """The same, longer."""
     await try_steps(1000, protocol, era, streamed=streamed, thinks=thinks)

@@ -15,7 +15,7 @@ from tests.wire import Era, Protocol, WireServer
 
 PROTOCOLS: tuple[Protocol, ...] = ("chat", "responses", "messages")
 ERAS: tuple[Era, ...] = ("classic", "modern")
-MODELS = {"chat": "gpt-5", "responses": "gpt-5", "messages": "claude-haiku-4-5"}
+MODELS = {"chat": "gpt-5", "responses": "gpt-5", "messages": "claude-sonnet-4-5"}
 KEY = "sk-secret-0123456789"
 TRIES = RetryPolicy(attempts=4, timeout=30.0)
 IMPATIENT = RetryPolicy(attempts=4, timeout=0.3)
