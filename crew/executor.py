@@ -33,7 +33,7 @@ from crew.providers import Pool, RetryPolicy
 from crew.runs import Limits, Observer, RequestParameters, RunResult, RunState, RunStore
 from crew.runs.events import Resumed, RunStarted
 from crew.store import MemoryStore
-from crew.telemetry import Figure, Lookout, Telemetry, current
+from crew.telemetry import Figure, Lookout, Telemetry, configure, current
 from crew.validation import InputValidator
 
 HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
@@ -104,13 +104,17 @@ class CrewExecutor:
         if settings.execution.max_iterations is not None:
             limits = replace(limits, rounds=settings.execution.max_iterations)
 
-        described = {
+        described: dict[str, Any] = {
             "max_messages_per_request": settings.max_messages_per_request,
             "prune_to": settings.prune_to,
             "history": history_from(settings, str(path)),
             "limits": limits,
             "validator": InputValidator(**settings.validator.model_dump()),
         }
+
+        if settings.telemetry is not None and "telemetry" not in changes:
+            described["telemetry"] = configure(**settings.telemetry.model_dump())
+
         return cls(chosen, **(described | changes))
 
     # ------------------------------------------------------------------------------------------ running
