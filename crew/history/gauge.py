@@ -129,9 +129,10 @@ def _first(
     spread = (_MODEL * total) ** 2 + (_FIXED * fixed) ** 2 + (_MESSAGE * estimated) ** 2 + _WRAPPING**2
     off = (billed - total) / spread
     model = _MODEL**2 * total * off
+    ratio = min(max(1.0 + model + _MESSAGE**2 * estimated * off, 0.25), 4.0)
     inside = fixed * (1.0 + model + _FIXED**2 * fixed * off) + _WRAPPING**2 * off
-    factor = 1.0 + model + _MESSAGE**2 * estimated * off
-    ratio = min(max(factor, 0.25), 4.0)
+    inside = min(max(0.0, inside), billed)
+    factor = (billed - inside) / max(1, estimated)
     made = replace(calibration, ratio=ratio, scale=max(0.1, factor) if known else 1.0, bills=1)
     tokens = {} if known else {entry.position: round(entry.tokens * factor) for entry in entries}
-    return Anchored(calibration=made, fixed=max(0, round(inside)), tokens=tokens)
+    return Anchored(calibration=made, fixed=round(inside), tokens=tokens)
