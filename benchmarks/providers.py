@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -93,20 +92,22 @@ def executor(server: WireProcess, rounds: int = 1000) -> CrewExecutor:
     return CrewExecutor(agent, max_messages_per_request=WINDOW, limits=Limits(rounds=rounds))
 
 
-async def cpu_of(work: Callable[[], Awaitable[object]], times: int) -> float:
-    """Seconds of CPU for one of so many goes, the median of three tries."""
-    await work()
-    found = []
+async def cpu_of(*works: Callable[[], Awaitable[object]], times: int = 5, tries: int = 7) -> list[float]:
+    """Seconds of CPU for one go of each, the least of several tries; taken in turns, so that what else the machine
+    does bears on all of them alike."""
+    least = [float("inf")] * len(works)
 
-    for _ in range(3):
-        start = time.process_time()
+    for attempt in range(tries + 1):
+        for index, work in enumerate(works):
+            start = time.process_time()
 
-        for _ in range(times):
-            await work()
+            for _ in range(times):
+                await work()
 
-        found.append((time.process_time() - start) / times)
+            if attempt:  # the first go warms up
+                least[index] = min(least[index], (time.process_time() - start) / times)
 
-    return statistics.median(found)
+    return least
 
 
 async def twenty_calls() -> None:
@@ -118,9 +119,11 @@ async def twenty_calls() -> None:
             executor(server) as ours,
         ):
             goal = [{"role": "user", "content": "Go."}]
-            sdk = await cpu_of(lambda: by_hand(with_create(client), list(goal)), 5)
-            bare = await cpu_of(lambda: by_hand(with_aiohttp(session, server.openai_url), list(goal)), 20)
-            mine = await cpu_of(lambda: ours.execute("Go."), 20)
+            sdk, bare, mine = await cpu_of(
+                lambda: by_hand(with_create(client), list(goal)),
+                lambda: by_hand(with_aiohttp(session, server.openai_url), list(goal)),
+                lambda: ours.execute("Go."),
+            )
 
     calls = STEPS + 1
     print(
@@ -155,11 +158,7 @@ async def long_conversation(turns: int = 500) -> None:
                 for turn in range(turns):
                     result = await ours.execute(f"Turn {turn}.", history=result)
 
-            start = time.process_time()
-            await hand()
-            theirs, start = time.process_time() - start, time.process_time()
-            await mine()
-            cost = time.process_time() - start
+            theirs, cost = await cpu_of(hand, mine, times=1, tries=2)
 
     print(f"{turns} turns, CPU per turn: ours {cost / turns * 1e3:.2f} ms, create() {theirs / turns * 1e3:.2f} ms")
     _verdict("ours / create()", cost / theirs, 0.15)

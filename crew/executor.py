@@ -86,7 +86,7 @@ class CrewExecutor:
             self._pool.check(agent.model, agent.settings)
 
             if agent.backup is not None:
-                self._pool.check(agent.backup)
+                self._pool.check(agent.backup, agent.settings)
 
         if isinstance(summarizer := getattr(shared, "summarizer", None), str):
             self._pool.check(summarizer)

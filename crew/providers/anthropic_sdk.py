@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from crew.errors import AuthenticationFailed
 from crew.providers.connection import Sdk, http_options
+from crew.providers.lean import lean
 
 _NO_KEY = (
     "There is no key for Anthropic: set ANTHROPIC_API_KEY, or pass api_key= to the provider. "
@@ -17,7 +18,7 @@ def load(*, api_key: str | None, base_url: str | None, timeout: float) -> Sdk:
     import anthropic
     import httpx2
 
-    http = anthropic.DefaultAioHttpClient(**http_options(timeout))
+    http = lean(anthropic.DefaultAioHttpClient)(**http_options(timeout))
 
     try:
         client = anthropic.AsyncAnthropic(

@@ -34,6 +34,10 @@ class Sdk:
     garbled: tuple[type[Exception], ...]
     key: str = field(repr=False)
 
+    def address(self, path: str) -> str:
+        """The whole address: the SDK parses a relative one twice."""
+        return f"{str(self.client.base_url).rstrip('/')}{path}"
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Open:
@@ -57,7 +61,7 @@ class Connection:
     async def send(self, body: bytes, read: Callable[[Any], T]) -> T:
         """Post a body; `read` makes a reply of the answer's JSON."""
         async with self._client() as sdk:
-            answer = await sdk.client.post(self._path, content=body, cast_to=sdk.raw, options=_OPTIONS)
+            answer = await sdk.client.post(sdk.address(self._path), content=body, cast_to=sdk.raw, options=_OPTIONS)
             content: bytes = answer.content
 
             try:
@@ -72,7 +76,12 @@ class Connection:
         """Post a body; `take` gets the events of the answer, one by one."""
         async with self._client() as sdk:
             events = await sdk.client.post(
-                self._path, content=body, cast_to=object, options=_OPTIONS, stream=True, stream_cls=sdk.stream
+                sdk.address(self._path),
+                content=body,
+                cast_to=object,
+                options=_OPTIONS,
+                stream=True,
+                stream_cls=sdk.stream,
             )
 
             try:
