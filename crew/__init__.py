@@ -12,6 +12,7 @@ from crew.errors import CrewError, RunError
 from crew.executor import CrewExecutor
 from crew.providers import ScriptedProvider, call
 from crew.runs import Limits, RequestParameters, RunResult
+from crew.simulator import simulate
 from crew.tools import Context, tool
 from crew.validation import InputValidator
 
@@ -37,5 +38,6 @@ __all__ = [
     "WholeHistoryMultipleSystemMessages",
     "call",
     "handoff",
+    "simulate",
     "tool",
 ]
