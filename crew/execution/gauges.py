@@ -18,6 +18,8 @@ from crew.runs import RunState
 THRESHOLD = 0.8
 # No registered window is so small that this much could fill it: the registry need not be read for less.
 _SMALL = 1_500
+# What a service adds of its own where tools are given.
+_TOOL_PROMPTS = {"anthropic": 346}
 
 
 def name_of_model(model: str | Provider) -> tuple[str, str]:
@@ -59,11 +61,13 @@ class Meter:
 
 def _gauge(agent: Agent, kit: Toolkit, model: str | Provider, counter: TokenCounter) -> Gauge:
     window, source = window_for(agent, model)
+    provider, name = name_of_model(model)
     fixed = sum(tokens for _, tokens in fixed_parts(agent, kit, counter))
+    fixed += _TOOL_PROMPTS.get(provider, 0) if kit.specs else 0
     # Explicit input tokens are for the input alone; a window holds the reply as well.
     wanted = 0 if source == "explicit" else agent.settings.max_output_tokens or 0
     return Gauge(
-        model=":".join(name_of_model(model)),
+        model=f"{provider}:{name}",
         window=window,
         source=source,
         fixed=fixed,

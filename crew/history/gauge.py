@@ -14,6 +14,10 @@ from crew.doors import Entry
 
 DEFAULT_WINDOW = 128_000
 
+# How far, before the first bill, a model's way of counting tends to be off, the count of schemas, and that of messages;
+# and how many tokens a service may wrap around all of it.
+_MODEL, _FIXED, _MESSAGE, _WRAPPING = 0.25, 0.25, 0.12, 60.0
+
 WindowSource = Literal["explicit", "registry", "default", "learned"]
 
 
@@ -117,16 +121,18 @@ def anchor(
 def _first(
     calibration: Calibration, fixed: int, entries: Sequence[Entry], known: int, billed: int, estimated: int
 ) -> Anchored:
-    """The model's first bill: everything is off by the same factor, as far as anybody can tell."""
-    factor = billed / (fixed + estimated) if fixed + estimated else 1.0
-    # A short request says more of the service's wrapping than of how it counts words.
-    trust = billed / (billed + 50.0)
-    ratio = min(max(1.0 + (factor - 1.0) * trust, 0.25), 4.0)
+    """The model's first bill: partly this model counts otherwise, partly the estimates were wrong.
 
-    if known:
-        made = replace(calibration, ratio=ratio, scale=factor, bills=1)
-        return Anchored(calibration=made, fixed=round(fixed * factor), tokens={})
-
-    tokens = {entry.position: round(entry.tokens * factor) for entry in entries}
-    made = replace(calibration, ratio=ratio, bills=1)
-    return Anchored(calibration=made, fixed=round(fixed * factor), tokens=tokens)
+    Which of it is which can't be seen yet, so that it is shared out by how far each tends to be off.
+    """
+    total = fixed + estimated
+    spread = (_MODEL * total) ** 2 + (_FIXED * fixed) ** 2 + (_MESSAGE * estimated) ** 2 + _WRAPPING**2
+    off = (billed - total) / spread
+    model = _MODEL**2 * total * off
+    ratio = min(max(1.0 + model + _MESSAGE**2 * estimated * off, 0.25), 4.0)
+    inside = fixed * (1.0 + model + _FIXED**2 * fixed * off) + _WRAPPING**2 * off
+    inside = min(max(0.0, inside), billed)
+    factor = (billed - inside) / max(1, estimated)
+    made = replace(calibration, ratio=ratio, scale=max(0.1, factor) if known else 1.0, bills=1)
+    tokens = {} if known else {entry.position: round(entry.tokens * factor) for entry in entries}
+    return Anchored(calibration=made, fixed=round(inside), tokens=tokens)

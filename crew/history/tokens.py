@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from importlib.util import find_spec
 
 from crew.doors import TokenCounter
 from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, ToolMessage, UserMessage
@@ -54,12 +55,13 @@ def _pieces(text: str) -> float:
     total += len(_MARKS.findall(text)) * 0.83 + len(_BREAK.findall(text)) * 0.95
 
     if not text.isascii():
-        total += len(_HAN.findall(text)) * 0.75 + len(_KANA.findall(text)) * 0.68 + len(_HANGUL.findall(text)) * 0.66
-        total += len(_PICTURE.findall(text)) * 1.6
+        total += len(_HAN.findall(text)) * 0.75 + len(_KANA.findall(text)) * 0.68 + len(_HANGUL.findall(text)) * 0.7
+        total += len(_PICTURE.findall(text)) * 1.5
         # Words of other alphabets are cut into more pieces than English ones; accents in Latin ones cost a little.
         total += sum(0.3 + 0.3 * len(found) for found in _FOREIGN.findall(text))
 
-    return total
+    # Long runs of one kind (letters, blanks, dashes, controls) are cut as well, though none of the above sees it.
+    return max(total, len(text) / 8)
 
 
 class Prior:
@@ -76,13 +78,10 @@ PRIOR = Prior()
 @lru_cache(maxsize=8)
 def exact_counter(provider: str, model: str) -> TokenCounter | None:
     """The tokenizer of this model, where one is installed (the extra `tokens`); it carries its tables."""
-    if provider not in ("openai", "openai-responses"):
+    if provider not in ("openai", "openai-responses") or find_spec("rs_bpe") is None:
         return None
 
-    try:
-        from rs_bpe.bpe import openai
-    except ImportError:
-        return None
+    from rs_bpe.bpe import openai
 
     older = model.startswith(("gpt-3.5", "gpt-4-", "text-")) or model == "gpt-4"
     found: TokenCounter = openai.cl100k_base() if older else openai.o200k_base()
@@ -94,11 +93,12 @@ def count_message(message: Message, counter: TokenCounter = PRIOR, *, keep: bool
     if not keep:
         return _message(message, counter)
 
-    slot = message.rendered()
-    kept: tuple[TokenCounter, int] | None = slot.get("tokens")
+    # By counter, which is kept too: another one at the same address would be taken for it.
+    counts: dict[int, tuple[TokenCounter, int]] = message.rendered().setdefault("tokens", {})
+    kept = counts.get(id(counter))
 
-    if kept is None or kept[0] is not counter:
-        kept = slot["tokens"] = (counter, _message(message, counter))
+    if kept is None:
+        kept = counts[id(counter)] = (counter, _message(message, counter))
 
     return kept[1]
 
