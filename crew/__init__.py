@@ -13,7 +13,7 @@ from crew.executor import CrewExecutor
 from crew.providers import ScriptedProvider, call
 from crew.runs import Limits, RequestParameters, RunResult
 from crew.simulator import simulate
-from crew.tools import Context, tool
+from crew.tools import Context, recall, tool
 from crew.validation import InputValidator
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "WholeHistoryMultipleSystemMessages",
     "call",
     "handoff",
+    "recall",
     "simulate",
     "tool",
 ]
