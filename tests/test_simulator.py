@@ -8,7 +8,19 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from crew import Agent, Crew, CrewExecutor, Parallel, RequestParameters, Route, ScriptedProvider, call, simulate, tool
+from crew import (
+    Agent,
+    Crew,
+    CrewExecutor,
+    Limits,
+    Parallel,
+    RequestParameters,
+    Route,
+    ScriptedProvider,
+    call,
+    simulate,
+    tool,
+)
 from crew.doors import ModelRequest
 from crew.errors import DefinitionError, InvalidInput
 from crew.history import Checkpoint, HeadTail, MaskToolResults, Rolling, Truncate, Unbounded, chain
@@ -122,6 +134,16 @@ async def test_each_policy_is_priced_and_a_sliding_window_is_dearer_than_none() 
     for row in simulation.rows:
         assert row.valid == len(row.billed)
         assert row.goal == 1.0
+
+
+async def test_the_five_hundredth_message_costs_a_tenth() -> None:
+    """At 500 messages a request has 90 % fewer tokens than without a bound, and the run costs less than any other."""
+    recorded = await CrewExecutor(reader([], steps=250), history="unbounded", limits=Limits(rounds=None)).execute("Go.")
+    assert len(recorded.transcript) > 500
+    policies = {"unbounded": "unbounded", "sliding": Rolling(limit=50, prune_to=50), "rolling": "rolling"}
+    unbounded, sliding, rolling = simulate(recorded, policies).rows
+    assert rolling.tokens[-1] <= 0.1 * unbounded.tokens[-1]
+    assert rolling.cost < unbounded.cost < sliding.cost
 
 
 async def test_facts_and_constraints_are_looked_for_in_the_last_request() -> None:
