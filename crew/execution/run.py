@@ -11,6 +11,7 @@ from crew.doors import OnDelta, Provider
 from crew.execution.advance import Happening, advance, at
 from crew.execution.plan import Plan
 from crew.runs import Event, Finished, RunState, RunStore
+from crew.runs.change import changed
 from crew.runs.events import Replied, RunStarted, TextDelta, ToolProgress
 
 
@@ -107,19 +108,19 @@ class Run:
         or unlucky must come to the same messages.
         """
         number = self.state.sequence + 1
-        self.state = replace(self.state, sequence=number)
-        event = replace(event, sequence=number, at=self.clock(), agent=event.agent or where.agent)
+        self.state = changed(self.state, sequence=number)
+        event = changed(event, sequence=number, at=self.clock(), agent=event.agent or where.agent)
         place = len(where.transcript)
 
         match event:
             case Replied(message=message):
-                return replace(event, message=replace(message, id=f"{event.run_id}:{place}", time=event.at))
+                return changed(event, message=replace(message, id=f"{event.run_id}:{place}", time=event.at))
             case RunStarted(messages=messages):
                 named = (
                     m if m.id else replace(m, id=f"{event.run_id}:{place + i}", time=m.time or event.at)
                     for i, m in enumerate(messages)
                 )
-                return replace(event, messages=tuple(named))
+                return changed(event, messages=tuple(named))
             case _:
                 return event
 
