@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crew import CrewExecutor, Limits, ScriptedProvider, call
+from crew import CrewExecutor, InputValidator, Limits, ScriptedProvider, call
 from crew.doors import ModelReply, ModelRequest
 from crew.errors import ContextOverflow, DefinitionError
 from crew.exchanges import PROFILES, validate
@@ -53,6 +53,8 @@ async def test_a_run_keeps_the_laws_whatever_came_in(
     assert size_of(result.history) <= limit
     check_transcript(before, result, rounds)
     check_front(provider, events)
+    # What comes out may come in again: our own validator takes it as it is, pairs and all.
+    assert InputValidator(tool_pairs="refuse").check("next", history=result.history) == result.history
 
 
 def check_transcript(before: list[Message], result: Any, rounds: list[int]) -> None:

@@ -17,6 +17,7 @@ from crew.messages import AssistantMessage
 from crew.runs import Finished
 from crew.runs.events import Asked
 from crew.store import decode_state
+from crew.tools import Tool
 from tests.doubles import JsonStore, Recording, executor_for, look
 
 LINES = [[call("look", n=1), call("look", n=2)], call("look", n=3), "the answer"]
@@ -115,6 +116,46 @@ def test_a_caller_may_be_cancelled_at_every_await_point(way: str, caplog: pytest
 
     assert points > 20
     assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
+
+
+def test_a_resume_may_be_cancelled_at_every_await_point() -> None:
+    """An answer is taken whole or not at all: the run goes on, or still waits for it; no call is made twice."""
+    outcomes = set()
+    points = 0
+
+    while True:
+        stepped, store, sent = Stepped(), JsonStore(), list[int]()
+
+        @tool(approval="always", effect="read")
+        async def send(n: int, sent: list[int] = sent) -> str:
+            """Send."""
+            sent.append(n)
+            return "sent"
+
+        def executor(store: JsonStore = store, send: Tool = send) -> CrewExecutor:
+            return executor_for(Recording(call("send", n=1), "the answer"), send, store=store)
+
+        paused = stepped.loop.run_until_complete(executor().execute("go", run_id="r"))
+        answers = {paused.pauses[0].id: True}
+        task = stepped.run(executor().resume("r", answers), lambda task: task.cancel(), points)
+
+        if task is None:
+            stepped.close()
+            break
+
+        again = stepped.loop.run_until_complete(executor().resume("r"))
+        outcomes.add(again.stop_reason)
+
+        if again.stop_reason == "paused":
+            assert sent == []
+            again = stepped.loop.run_until_complete(executor().resume("r", answers))
+
+        assert again.output == "the answer"
+        assert len(sent) in (1, 2)  # a read that was cut off is made again
+        stepped.close()
+        points += 1
+
+    assert outcomes == {"paused", "completed"}
 
 
 def test_a_run_may_be_ended_at_every_await_point() -> None:
