@@ -15,13 +15,16 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo test check format-check lint types imports architecture format soak coverage bench lock clean
+.PHONY: help demo jaeger test check format-check lint types imports architecture format soak coverage bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/.run-stamp ## Run an example offline and watch the history being pruned
 	@$(BIN)/python examples/demo.py
+
+jaeger: .venv/.run-stamp ## Get a real Jaeger and run it on loopback until Ctrl-C (examples/jaeger.py exports to it)
+	@$(BIN)/python scripts/jaeger.py start
 
 test: .venv/.dev-stamp ## Run the tests, without the soak ones (ARGS='-k name' selects)
 	@$(PYTEST) -n $(JOBS) $(ARGS)

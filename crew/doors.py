@@ -55,7 +55,10 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """One question to a model. `turn` counts this agent's requests in the conversation, from 0."""
+    """One question to a model. `turn` counts this agent's requests in the conversation, from 0.
+
+    `purpose` tells a request for a summary from one for a reply; the wire knows no difference.
+    """
 
     messages: tuple[Message, ...]
     instructions: str = ""
@@ -66,6 +69,7 @@ class ModelRequest:
     run_id: str = ""
     conversation_id: str = ""
     turn: int = 0
+    purpose: Literal["reply", "summary"] = "reply"
     on_retry: Callable[[Retry], None] | None = field(default=None, compare=False, repr=False)
 
 
@@ -142,10 +146,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How large a history may be, and how far a pruning cuts. No limit: unbounded."""
+    """How large a history may be, and how far a pruning cuts. No limit: unbounded.
+
+    `window` is that of the model whose agent is at work, in tokens, of which `fixed` are its instructions and tools.
+    `touches` names, for a tool, the parameter that holds the file or thing which a call of it touches.
+    """
 
     limit: int | None
     target: int = 0
+    window: int | None = None
+    fixed: int = 0
+    touches: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +171,14 @@ class Pruned:
 
 
 class Policy(Protocol):
-    """Decides what of a history stays. Pure; it sees groups, so that it can't orphan a call."""
+    """Decides what of a history stays. Pure; it sees groups, so that it can't orphan a call.
+
+    Beside `name` it may have, each with a default: `limit` (its own bound; 50, None for none), `prune_to` (half of the
+    bound), `eager` (False; True to be asked after every append, not only beyond the bound), `summarizes` (False; True
+    reserves the room of one message), `summarizer` (None: the agent's own model; a model's name, a provider, a tool, or
+    a function from messages to text), `stage` ("history"; "view" if on an executor it shapes each agent's view
+    instead), `marks` (False; True if a marker shall stand for what it hides in a view).
+    """
 
     @property
     def name(self) -> str: ...

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -12,24 +10,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic import SecretStr
+
 from crew.agents import Agent, Crew
 from crew.config import crew_from, history_from, load
-from crew.doors import Policy
+from crew.doors import Provider, TokenCounter
 from crew.errors import InvalidInput, Violation, nearest
 from crew.exchanges import repair
 from crew.execution import Run, plan_for
 from crew.execution.answers import check_answers
+from crew.execution.beginning import continued, unique
 from crew.execution.bounds import budget_for, check_room
 from crew.execution.desk import Desk
-from crew.execution.outcome import at_rest
+from crew.execution.drain import drained, in_a_loop_of_its_own
+from crew.execution.gauges import Meter, check_windows
+from crew.execution.scrub import scrubbed
 from crew.execution.stream import EventStream, Publish
-from crew.execution.watch import watched
-from crew.history import History, estimate_message, policy_named
+from crew.execution.watch import Watching
+from crew.history import PRIOR, PolicySpec, count_message, policy_from, staged
 from crew.messages import Message, UserMessage
 from crew.providers import Pool
 from crew.runs import Limits, Observer, RequestParameters, RunResult, RunState, RunStore
 from crew.runs.events import Resumed, RunStarted
 from crew.store import MemoryStore
+from crew.telemetry import Figure, Lookout, Telemetry, current
 from crew.validation import InputValidator
 
 HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
@@ -48,17 +52,23 @@ class CrewExecutor:
         *,
         max_messages_per_request: int | None = None,
         prune_to: int | None = None,
-        history: str | Policy = "rolling",
+        history: PolicySpec = "rolling",
         limits: Limits | None = None,
         store: RunStore | None = None,
         validator: InputValidator | None = None,
         observers: Sequence[Observer] = (),
         parameters: RequestParameters | None = None,
+        counter: TokenCounter | None = None,
         clock: Callable[[], float] = time.time,
+        telemetry: Telemetry | None = None,
+        secrets: Sequence[str | SecretStr] = (),
     ) -> None:
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
-        policy = policy_named(history) if isinstance(history, str) else history
-        self.plan = plan_for(crew, policy, budget_for(crew, policy, max_messages_per_request, prune_to))
+        policy = policy_from(history)
+        shared, views = staged(policy)
+        self.plan = plan_for(crew, shared, budget_for(crew, shared, max_messages_per_request, prune_to), views)
+        check_windows(self.plan)
+        self._meter = Meter(plan=self.plan, counter=counter)
         self._limits = limits or Limits()
         self._store: RunStore = store if store is not None else MemoryStore()
         self._validator = validator or InputValidator()
@@ -67,9 +77,17 @@ class CrewExecutor:
         self._clock = clock
         self._pool = Pool()
         self._desk = Desk(pool=self._pool)
+        self._telemetry = telemetry
+        self._lookout = Lookout(crew, self.plan.budget.limit, clock, self._watcher, secrets)
 
         for agent in self.plan.agents.values():
             self._pool.check(agent.model)
+
+            if agent.backup is not None:
+                self._pool.check(agent.backup)
+
+        if isinstance(summarizer := getattr(shared, "summarizer", None), str):
+            self._pool.check(summarizer)
 
     @classmethod
     def from_config(cls, path: str | Path, crew: str | Crew | Agent, **changes: Any) -> Self:
@@ -105,7 +123,7 @@ class CrewExecutor:
         deps: Any = None,
     ) -> RunResult:
         """Run the crew on this input to its end, its pause or its limit."""
-        return await _drained(self._stream(input, history, agent, parameters, run_id, deps, streams=False))
+        return await drained(self._stream(input, history, agent, parameters, run_id, deps, streams=False))
 
     def execute_stream(
         self,
@@ -130,11 +148,11 @@ class CrewExecutor:
     ) -> RunResult:
         """The same run for scripts and notebooks; inside a running event loop it works on a thread of its own."""
         stream = self._stream(input, history, agent, parameters, run_id, deps, streams=False)
-        return _in_a_loop_of_its_own(stream)
+        return in_a_loop_of_its_own(stream)
 
     async def resume(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> RunResult:
         """Carry on a run that was paused, interrupted or failed; nothing whose result was committed is repeated."""
-        return await _drained(self._resumed(run_id, answers, deps, streams=False))
+        return await drained(self._resumed(run_id, answers, deps, streams=False))
 
     def resume_stream(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> EventStream:
         """The same, watched as it happens."""
@@ -144,13 +162,19 @@ class CrewExecutor:
         """End a run, under way or paused; it returns with `stop_reason="cancelled"` and a valid history."""
         if not await self._desk.cancel(run_id):
             stored = await self._store.load(run_id)
-            run = self._run(stored.state, watched(self._observers, lambda event: None), None, streams=False)
+            run, _ = self._run(stored.state, lambda event: None, None, streams=False, resumes=True)
             run.version = stored.version
             await self._desk.end(run)
+            run.closed(None)
 
     async def aclose(self) -> None:
-        """Stop what is under way (it can be resumed) and close every connection."""
+        """Stop what is under way (it can be resumed), close every connection, and send what telemetry still holds."""
         await self._desk.aclose()
+        await self._watcher().flush()
+
+    def metrics(self) -> dict[str, Figure]:
+        """What this executor's runs came to so far, by the metric's name."""
+        return self._lookout.metrics()
 
     async def __aenter__(self) -> Self:
         self._desk.stays_open = True
@@ -174,32 +198,36 @@ class CrewExecutor:
         *,
         streams: bool,
     ) -> EventStream:
-        state, started = self._begin(input, history, agent, run_id)
-        state = replace(state, parameters=parameters or self._parameters)
+        told = parameters or self._parameters
+        state, started = self._begin(input, history, agent, run_id, keep=told.enable_token_caching)
+        state = replace(state, parameters=told)
 
         async def work(publish: Publish) -> RunResult:
-            run = self._run(state, watched(self._observers, publish), deps, streams=streams)
-            return await self._desk.carry(run, started)
+            run, trace = self._run(state, publish, deps, streams=streams)
+            return await self._desk.carry(run, replace(started, trace=trace))
 
         return EventStream(work)
 
     def _begin(
-        self, input: str | UserMessage, history: HistoryInput, agent: str | None, run_id: str | None
+        self, input: str | UserMessage, history: HistoryInput, agent: str | None, run_id: str | None, *, keep: bool
     ) -> tuple[RunState, RunStarted]:
-        goal = input if isinstance(input, UserMessage) else UserMessage(input)
-        before = () if history is None or isinstance(history, RunResult) else history
+        goal = scrubbed(self._lookout.scrub, input if isinstance(input, UserMessage) else UserMessage(input))
+        before = () if history is None or isinstance(history, RunResult) else scrubbed(self._lookout.scrub, history)
         given = self._validator.check(goal.text, history=before, agent=agent, run_id=run_id)
         start = self._entry(agent)
         id = run_id or uuid.uuid4().hex
         state = RunState(run_id=id, conversation_id=id, crew=self.plan.crew.name, agent=start, limits=self._limits)
 
         if isinstance(history, RunResult):
-            state = _continued(state, history.state)
+            state = continued(state, history.state)
 
-        mended = repair(_unique((*state.history.messages, *given, goal))[len(state.history.entries) :])
-        check_room(self.plan.crew, self.plan.budget, (*state.history.messages, *mended.messages))
-        tokens = tuple(estimate_message(message) for message in mended.messages)
-        return state, RunStarted(run_id=id, messages=mended.messages, tokens=tokens, repairs=mended.changes)
+        mended = repair(unique((*state.history.messages, *given, goal))[len(state.history.entries) :])
+        check_room(self.plan, (*state.history.messages, *mended.messages))
+        entry = self.plan.agents.get(start)
+        counter = PRIOR if entry is None else self._meter.counter_for(entry.model)
+        tokens = tuple(count_message(message, counter, keep=keep) for message in mended.messages)
+        started = RunStarted(run_id=id, messages=mended.messages, tokens=tokens, repairs=mended.changes)
+        return state, replace(started, gauges=self._meter.gauges)
 
     def _entry(self, agent: str | None) -> str:
         name = agent or self.plan.crew.entry_name
@@ -212,85 +240,45 @@ class CrewExecutor:
         return name
 
     def _resumed(self, run_id: str, answers: Mapping[str, Any] | None, deps: Any, *, streams: bool) -> EventStream:
-        given = dict(answers or {})
+        given = scrubbed(self._lookout.scrub, dict(answers or {}))
 
         async def work(publish: Publish) -> RunResult:
             self._desk.check_free(run_id)
             stored = await self._store.load(run_id)
             check_answers(stored.state, given, self._validator)
-            run = self._run(stored.state, watched(self._observers, publish), deps, streams=streams)
+            run, trace = self._run(stored.state, publish, deps, streams=streams, resumes=True)
             run.version = stored.version
-            return await self._desk.carry(run, Resumed(run_id=run_id, answers=given))
+            return await self._desk.carry(run, Resumed(run_id=run_id, answers=given, trace=trace))
 
         return EventStream(work)
 
-    def _run(self, state: RunState, publish: Publish, deps: Any, *, streams: bool) -> Run:
-        return Run(
+    def _backup_for(self, name: str) -> Provider | None:
+        backup = self.plan.agents[name].backup
+        return None if backup is None else self._pool.get(backup)
+
+    def _watcher(self) -> Telemetry:
+        return self._telemetry if self._telemetry is not None else current()
+
+    def _run(
+        self, state: RunState, publish: Publish, deps: Any, *, streams: bool, resumes: bool = False
+    ) -> tuple[Run, str]:
+        """A run under watch, and the trace that it is watched in."""
+        watch = self._lookout.watch(state, resumes=resumes)
+        watching = Watching(state.run_id, (watch, *self._observers), publish)
+        run = Run(
             plan=self.plan,
             state=state,
             store=self._store,
             clock=self._clock,
-            publish=publish,
+            publish=watching,
+            around=watching.around,
+            closed=watching.close,
+            scrub=self._lookout.scrub_for(deps),
             provider_for=lambda name: self._pool.get(self.plan.agents[name].model),
+            resolve=self._pool.get,
+            backup_for=self._backup_for,
+            counter_for=self._meter.counter_for,
             deps=deps,
             streams=streams,
         )
-
-
-def _continued(state: RunState, before: RunState) -> RunState:
-    """A new run that goes on where another one stood: its history at rest, its transcript, its views."""
-    entries = at_rest(before.history.entries)
-    gone = sum(1 for _ in before.history.entries) - len(entries)
-    history = History(entries=entries, size=before.history.size - gone)
-    return replace(
-        state,
-        conversation_id=before.conversation_id,
-        history=history,
-        transcript=before.transcript,
-        forked_at=len(before.transcript),
-        views=before.views,
-    )
-
-
-def _unique(messages: Sequence[Message]) -> list[Message]:
-    """The messages, each id used once: a second one under the same id is named anew."""
-    seen: set[str] = set()
-    out: list[Message] = []
-
-    for message in messages:
-        out.append(replace(message, id="") if message.id and message.id in seen else message)
-        seen.add(message.id)
-
-    return out
-
-
-async def _drained(stream: EventStream) -> RunResult:
-    async with stream:
-        async for _ in stream:
-            pass
-
-    return stream.result
-
-
-def _in_a_loop_of_its_own(stream: EventStream) -> RunResult:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(_drained(stream))
-
-    found: list[RunResult | BaseException] = []
-
-    def work() -> None:
-        try:
-            found.append(asyncio.run(_drained(stream)))
-        except BaseException as error:  # raised again in the caller's thread, below
-            found.append(error)
-
-    thread = threading.Thread(target=work, name="crew-execute-sync")
-    thread.start()
-    thread.join()
-
-    if isinstance(found[0], BaseException):
-        raise found[0]
-
-    return found[0]
+        return run, watch.trace

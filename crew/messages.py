@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, Self, overload
 from pydantic import Discriminator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from crew.manifest import Manifest
+
 OMITTED = "[Omitted]"
 SUMMARY_HEADING = "[Conversation Summary]"
 
@@ -113,12 +115,13 @@ class UserMessage(Rendered):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssistantMessage(Rendered):
-    """What an agent's model replied: text, calls, or both."""
+    """What an agent's model replied: text, calls, or both. In the transcript, `manifest` tells what it replied to."""
 
     text: str = field(default="", kw_only=False)
     calls: tuple[ToolCall, ...] = ()
     agent: str = ""
     provider_data: ProviderData | None = None
+    manifest: Manifest | None = field(default=None, compare=False, repr=False)
     id: str = ""
     time: float = 0.0
     role: Literal["assistant"] = "assistant"

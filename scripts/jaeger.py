@@ -67,6 +67,7 @@ def stop(pid_file: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
     pid_file.unlink()
     print(f"Jaeger (pid {pid}) is stopped.")
+    return
 
 
 def live_pid(pid_file: Path) -> int | None:
@@ -113,6 +114,7 @@ def main() -> None:
         leave(ports, args.pid_file.resolve())
     else:
         stay(ports)
+    return
 
 
 if __name__ == "__main__":

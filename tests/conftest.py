@@ -9,7 +9,10 @@ SOAK = os.environ.get("CREW_SOAK") == "1"
 SOAK_EXAMPLES = int(os.environ.get("CREW_SOAK_EXAMPLES", "100000"))
 
 # Deadlines and the too_slow check would fail on a busy machine for what is not the code's fault.
-settings.register_profile("base", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The suites in contracts/ are inherited on purpose, and each class that inherits one runs it for itself.
+settings.register_profile(
+    "base", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors]
+)
 # Derandomized: the same examples on every run, so that a red test is about the change and nothing else.
 settings.register_profile("fast", settings.get_profile("base"), derandomize=True, max_examples=100)
 # Random on purpose: each soak looks somewhere else, and prints what repeats a failure.

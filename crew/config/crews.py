@@ -9,7 +9,7 @@ from crew.agents import Agent, Crew, Handoff, Parallel, Quorum, Route
 from crew.config.settings import AgentSettings, ExecutionSettings, HistorySettings, Settings
 from crew.doors import ModelSettings, Policy
 from crew.errors import ConfigError, DefinitionError, nearest
-from crew.history import policy_named
+from crew.history import policy_from, policy_named
 from crew.tools import Tool, tool
 
 
@@ -103,10 +103,7 @@ def history_from(settings: Settings, path: str) -> str | Policy:
 
 
 def _policy(given: str | HistorySettings) -> Policy:
-    if isinstance(given, str):
-        return policy_named(given)
-
-    return policy_named(given.policy, **(given.model_extra or {}))
+    return policy_from(given if isinstance(given, str) else given.model_dump())
 
 
 def _conversation(given: ExecutionSettings) -> Policy | None:

@@ -17,7 +17,7 @@ class HistorySettings(Section):
     """A history policy with its options."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-    policy: str
+    name: str
 
 
 class LimitSettings(Section):

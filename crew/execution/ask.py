@@ -3,53 +3,89 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from crew.doors import ModelReply, ModelRequest, Provider
-from crew.errors import CrewError, ProviderError, describe
+from crew.errors import ContextTooLong, CrewError, ProviderError, Unavailable, describe
 from crew.exchanges import profile_named, repair
+from crew.execution.gauges import gauge_of
 from crew.execution.run import Run
-from crew.history import View, estimate_message, present
+from crew.execution.scrub import Deltas, scrubbed
+from crew.history import Calibration, View, count_message, present
+from crew.history.manifest import manifest_of
+from crew.manifest import Manifest
 from crew.messages import AssistantMessage, clean, clean_call
 from crew.runs import RunState
-from crew.runs.events import Asked, HistoryRepaired, Replied, Retried
+from crew.runs.events import Asked, FellBack, HistoryRepaired, Replied, Retried, TooLong
 
 
 async def ask(run: Run, state: RunState) -> None:
-    """Ask the model of the agent whose turn it is."""
-    provider = run.provider_for(state.agent)
-    request = request_for(run, state, provider)
-    tokens = run.plan.toolkits[state.agent].tokens + sum(entry.tokens for entry in state.history.entries)
+    """Ask the model of the agent whose turn it is; what it can't take or do is an event like its reply."""
+    provider = run.provider(state)
+    request, repairs = _request(run, state, provider)
+    manifest = _manifest(run, state, repairs)
     run.tell(
         Asked(
             run_id=state.run_id,
             provider=provider.name,
             model=provider.model,
             messages=len(request.messages),
-            tokens=tokens,
+            tokens=manifest.tokens,
+            manifest=manifest,
         )
     )
-    reply = await _complete(run, provider, request)
+
+    try:
+        reply = await _complete(run, provider, request)
+    except ContextTooLong as error:
+        await run.record(
+            TooLong(
+                run_id=state.run_id,
+                model=manifest.model,
+                tokens=manifest.tokens,
+                maximum=error.maximum,
+                reason=describe(error),
+            )
+        )
+    except Unavailable as error:
+        backup = run.backup_for(state.agent)
+
+        if backup is None or backup is provider:
+            raise
+
+        here, there = f"{provider.name}:{provider.model}", f"{backup.name}:{backup.model}"
+        await run.record(FellBack(run_id=state.run_id, model=here, backup=there, reason=describe(error)))
+    else:
+        await run.record(_replied(run, state, provider, reply, manifest))
+
+
+def _replied(run: Run, state: RunState, provider: Provider, reply: ModelReply, manifest: Manifest) -> Replied:
+    billed = replace(manifest, billed=reply.usage.input_tokens, billed_cached=reply.usage.cache_read_tokens)
     message = AssistantMessage(
         clean(reply.text),
         calls=tuple(map(clean_call, reply.calls)),
         agent=state.agent,
         provider_data=reply.provider_data,
+        manifest=billed,
     )
-    await run.record(
-        Replied(
-            run_id=state.run_id,
-            message=message,
-            usage=reply.usage,
-            tokens=estimate_message(message),
-            finish_reason=reply.finish_reason,
-            model=reply.model or provider.model,
-            response_id=reply.response_id,
-        )
+    keep = state.parameters.enable_token_caching
+    return Replied(
+        run_id=state.run_id,
+        message=message,
+        usage=reply.usage,
+        tokens=count_message(message, run.counter(state), keep=keep),
+        finish_reason=reply.finish_reason,
+        model=reply.model or provider.model,
+        response_id=reply.response_id,
     )
 
 
 def request_for(run: Run, state: RunState, provider: Provider) -> ModelRequest:
     """The request that this state leads to; the same one for the same state."""
+    return _request(run, state, provider)[0]
+
+
+def _request(run: Run, state: RunState, provider: Provider) -> tuple[ModelRequest, tuple[str, ...]]:
     agent, kit = run.plan.agents[state.agent], run.plan.toolkits[state.agent]
     view = state.views.get(agent.name, View())
     repaired = repair(present(state.history, view), profile_named(provider.profile), where="view")
@@ -57,9 +93,9 @@ def request_for(run: Run, state: RunState, provider: Provider) -> ModelRequest:
     if repaired.changes:
         run.tell(HistoryRepaired(run_id=state.run_id, changes=repaired.changes, where="view"))
 
-    return ModelRequest(
+    request = ModelRequest(
         messages=repaired.messages,
-        instructions=agent.instructions,
+        instructions=scrubbed(run.scrub, agent.instructions),
         tools=kit.specs,
         settings=agent.settings,
         output=kit.output,
@@ -78,11 +114,34 @@ def request_for(run: Run, state: RunState, provider: Provider) -> ModelRequest:
             )
         ),
     )
+    return request, repaired.changes
+
+
+def _manifest(run: Run, state: RunState, repairs: tuple[str, ...]) -> Manifest:
+    gauge = gauge_of(run.plan, state, state.agent)
+    return manifest_of(
+        state.history,
+        state.transcript,
+        state.views.get(state.agent, View()),
+        agent=state.agent,
+        gauge=gauge,
+        calibration=state.calibrations.get(gauge.model, Calibration()),
+        known=state.known,
+        policy=run.plan.policy.name,
+        repairs=repairs,
+    )
 
 
 async def _complete(run: Run, provider: Provider, request: ModelRequest) -> ModelReply:
     try:
-        return await provider.complete(request, run.on_delta(request.run_id))
+        with run.around(request.run_id, request):
+            on_delta = run.on_delta(request.run_id)
+            reply = await provider.complete(request, on_delta)
+
+        if isinstance(on_delta, Deltas):
+            on_delta.close()
+
+        return reply
     except CrewError:
         raise
     except asyncio.CancelledError as error:

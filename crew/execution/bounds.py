@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from crew.agents import Agent, Crew
 from crew.doors import Budget, Policy
 from crew.errors import ContextOverflow, DefinitionError
+from crew.execution.plan import Plan
+from crew.history import Rolling, Summarize
 from crew.messages import Message, SystemMessage
 
 
@@ -24,12 +26,19 @@ def budget_for(crew: Crew, policy: Policy, limit: int | None, prune_to: int | No
     if problems:
         raise DefinitionError("CrewExecutor", problems)
 
+    if own is not None and limit is not None and limit < own and _says(policy):
+        raise DefinitionError(
+            "CrewExecutor",
+            f"max_messages_per_request={limit} is below the {own} messages that the policy {policy.name!r} asks for; "
+            f"raise it to {own}, or give the policy smaller numbers",
+        )
+
     bound = own if limit is None else limit
 
     if bound is None:
         return Budget(limit=None)
 
-    needed = least_messages(crew)
+    needed = least_messages(crew, policy)
 
     if bound < needed:
         raise DefinitionError(
@@ -38,6 +47,7 @@ def budget_for(crew: Crew, policy: Policy, limit: int | None, prune_to: int | No
             f"reply and what follows it), not {bound}; 1 is enough where agents only answer",
         )
 
+    prune_to = getattr(policy, "prune_to", None) if prune_to is None else prune_to
     target = max(1, bound // 2) if prune_to is None else prune_to
 
     if target > bound:
@@ -61,9 +71,15 @@ def _numbers(limit: object, prune_to: object) -> Iterable[str]:
             yield f"{name} must be a positive integer such as 50, not {value!r}"
 
 
-def least_messages(crew: Crew) -> int:
-    """How many messages the mandatory part of a step may need, system messages aside."""
-    return 3 if crew.groups or any(_does_more_than_answer(agent) for agent in crew.members.values()) else 1
+def _says(policy: Policy) -> bool:
+    """Whether the policy's bound is its own: the one of `rolling` stands for nothing but a default."""
+    return not isinstance(policy, Rolling | Summarize) and hasattr(policy, "limit")
+
+
+def least_messages(crew: Crew, policy: Policy) -> int:
+    """How many messages the mandatory part of a step may need, and a summary where the policy makes them."""
+    step = 3 if crew.groups or any(_does_more_than_answer(agent) for agent in crew.members.values()) else 1
+    return step + bool(getattr(policy, "summarizes", False))
 
 
 def _does_more_than_answer(agent: Agent) -> bool:
@@ -72,10 +88,10 @@ def _does_more_than_answer(agent: Agent) -> bool:
     )
 
 
-def check_room(crew: Crew, budget: Budget, messages: Iterable[Message]) -> None:
+def check_room(plan: Plan, messages: Iterable[Message]) -> None:
     """Before the first request: whether the system messages that came in leave room for a step."""
     systems = len({message.text for message in messages if isinstance(message, SystemMessage)})
-    needed = least_messages(crew)
+    needed, budget = least_messages(plan.crew, plan.policy), plan.budget
 
     if budget.limit is not None and needed + systems > budget.limit:
         raise ContextOverflow(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,8 @@ from crew.errors import describe, nearest
 from crew.execution.advance import spent
 from crew.execution.group import together
 from crew.execution.run import Run
+from crew.execution.scrub import scrubbed
 from crew.execution.thread import on_daemon_thread
-from crew.history import estimate
 from crew.messages import ToolCall, ToolResult, clean
 from crew.runs import CallTools, OpenCall, RunState, is_blocked
 from crew.runs.events import CallHeld, ToolProgress, ToolReturned, ToolsStarted, Warned
@@ -78,7 +79,8 @@ async def _prepare(run: Run, state: RunState, open: OpenCall) -> _Ready | None:
 async def _return(run: Run, state: RunState, call: ToolCall, text: str, outcome: Any, seconds: float = 0.0) -> None:
     text = clean(text)
     result = ToolResult(call_id=call.id, name=call.name, text=text, outcome=outcome)
-    event = ToolReturned(run_id=state.run_id, result=result, tokens=estimate(text), seconds=seconds)
+    tokens = run.counter(state).count(text)
+    event = ToolReturned(run_id=state.run_id, result=result, tokens=tokens, seconds=seconds)
     await run.record(event)
 
 
@@ -99,9 +101,13 @@ async def _answer(run: Run, state: RunState, ready: _Ready, deadline: float) -> 
             break
 
         if attempt < ready.tool.retries:
-            run.tell(Warned(run_id=state.run_id, text=f"{ready.call.name} is tried again: {text[:200]}"))
+            run.tell(
+                Warned(run_id=state.run_id, text=f"{ready.call.name} is tried again: {scrubbed(run.scrub, text)[:200]}")
+            )
 
-    await _return(run, state, ready.call, cut(text, ready.tool.max_output_chars), outcome, loop.time() - began)
+    # Before it is cut: half a secret would no longer be known as one.
+    text = cut(scrubbed(run.scrub, text), ready.tool.max_output_chars)
+    await _return(run, state, ready.call, text, outcome, loop.time() - began)
 
 
 async def _attempt(run: Run, state: RunState, ready: _Ready, seconds: float) -> tuple[str, str]:
@@ -109,7 +115,8 @@ async def _attempt(run: Run, state: RunState, ready: _Ready, seconds: float) -> 
 
     try:
         async with asyncio.timeout(seconds) as clock:
-            value = await _invoke(run, state, ready)
+            with run.around(state.run_id, ready.call):
+                value = await _invoke(run, state, ready)
 
         return to_text(value) or EMPTY_OUTPUT, "ok"
     except TimeoutError as error:
@@ -160,6 +167,6 @@ async def _invoke(run: Run, state: RunState, ready: _Ready) -> Any:
             return await tool.function(**arguments)
 
         value = await on_daemon_thread(lambda: tool.function(**arguments), name=f"crew-{ready.call.name}")
-        return await value if asyncio.iscoroutine(value) else value
+        return await value if inspect.isawaitable(value) else value
     finally:
         open_ = False

@@ -12,6 +12,7 @@ from crew.execution.advance import Happening
 from crew.execution.loop import drive
 from crew.execution.outcome import result_of
 from crew.execution.run import Run
+from crew.execution.scrub import scrub_error
 from crew.providers import Pool
 from crew.runs import Finished, RunResult
 from crew.runs.events import Cancelled, LimitReached, RunFailed, RunStarted
@@ -27,7 +28,17 @@ class Desk:
     _cancelled: set[str] = field(default_factory=set)
 
     async def carry(self, run: Run, first: Happening) -> RunResult:
-        """Record the first event and drive the run on from there."""
+        """Record the first event and drive the run on from there; whoever watches is told when that is over."""
+        try:
+            result = await self._carry(run, first)
+        except BaseException as error:  # every way out is told, and goes on as it is
+            run.closed(error)
+            raise
+
+        run.closed(None)
+        return result
+
+    async def _carry(self, run: Run, first: Happening) -> RunResult:
         run_id = run.state.run_id
 
         if isinstance(first, RunStarted) and run_id in self._tasks:
@@ -73,6 +84,7 @@ class Desk:
 
     def _failed(self, run: Run, error: Exception) -> RunError:
         """What the caller gets, after the stream's last event said so."""
+        scrub_error(run.scrub, error)
         run.tell(RunFailed(run_id=run.state.run_id, error=describe(error), error_type=type(error).__name__))
         result = result_of(run.plan, run.state)
 

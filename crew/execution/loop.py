@@ -9,8 +9,9 @@ from crew.execution.advance import at
 from crew.execution.ask import ask
 from crew.execution.branch import branch
 from crew.execution.call import call
+from crew.execution.compact import compact
 from crew.execution.run import Run
-from crew.runs import AskModel, AwaitInput, CallTools, Finished, RunBranches, RunState, is_blocked
+from crew.runs import AskModel, AwaitInput, CallTools, Compact, Finished, RunBranches, RunState, is_blocked
 from crew.runs.events import RunFailed
 
 
@@ -37,6 +38,8 @@ async def perform(run: Run, state: RunState) -> None:
             await call(run, state, state.next, drive)
         case RunBranches():
             await branch(run, state, state.next, drive)
+        case Compact():
+            await compact(run, state, state.next)
         case AwaitInput() | Finished():
             raise AssertionError(f"{state.next.kind} can't be performed")
         case _:

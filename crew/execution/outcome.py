@@ -13,7 +13,7 @@ from crew.messages import AssistantMessage
 from crew.runs import Finished, Metrics, RunResult, RunState, StopReason, is_blocked, pauses
 
 
-def result_of(plan: Plan, state: RunState, trace_id: str = "") -> RunResult:
+def result_of(plan: Plan, state: RunState) -> RunResult:
     """Everything so far; of a run that has not finished, what it waits for."""
     end = state.next if isinstance(state.next, Finished) else None
     stop: StopReason = end.stop_reason if end is not None else "paused" if is_blocked(state) else "failed"
@@ -37,10 +37,18 @@ def result_of(plan: Plan, state: RunState, trace_id: str = "") -> RunResult:
             sizes=tally.prunings,
             by_agent=tally.by_agent,
             by_tool=tally.by_tool,
+            by_policy=tally.by_policy,
+            requests=tally.usage.requests,
+            tokens_estimated=tally.estimated_tokens,
+            tokens_billed=tally.usage.input_tokens,
+            tokens_saved=tally.saved_tokens,
+            cached_predicted=tally.cached_tokens,
+            cached_billed=tally.usage.cache_read_tokens,
+            prefix_breaks=tally.prefix_breaks,
         ),
         pauses=pauses(state),
         branches=state.branches,
-        trace_id=trace_id,
+        trace_id=state.trace[3:35],  # of a W3C traceparent
         state=state,
     )
 

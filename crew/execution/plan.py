@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from crew.agents import Agent, AgentTool, Crew, Handoff, Parallel, handoffs_of
 from crew.doors import Budget, OutputSpec, Policy, ToolSpec
-from crew.history import estimate
+from crew.history import estimate, policy_from
+from crew.history.policies.stages import members
 from crew.tools import Tool
 
 
@@ -37,14 +39,27 @@ class Plan:
     toolkits: Mapping[str, Toolkit]
     policy: Policy
     budget: Budget
+    views: Mapping[str, tuple[Policy, ...]] = field(default_factory=dict)
+
+    @property
+    def summarizes(self) -> bool:
+        """Whether the policy makes summaries, for each of which the history holds room."""
+        return bool(getattr(self.policy, "summarizes", False))
 
 
-def plan_for(crew: Crew, policy: Policy, budget: Budget) -> Plan:
-    """Compile a crew."""
+def plan_for(crew: Crew, policy: Policy, budget: Budget, everywhere: tuple[Policy, ...] = ()) -> Plan:
+    """Compile a crew; the policies `everywhere` shape each agent's view, before the agent's own does."""
     groups = {group.name: group for group in crew.groups}
     agents = crew.members
     toolkits = {name: _toolkit(agent, agents, groups) for name, agent in agents.items()}
-    return Plan(crew=crew, agents=agents, groups=groups, toolkits=toolkits, policy=policy, budget=budget)
+    views = {name: (*everywhere, *_own(agent)) for name, agent in agents.items()}
+    touches = {t.name: t.touches for kit in toolkits.values() for t in kit.tools.values() if t.touches is not None}
+    budget = replace(budget, touches=touches)
+    return Plan(crew=crew, agents=agents, groups=groups, toolkits=toolkits, policy=policy, budget=budget, views=views)
+
+
+def _own(agent: Agent) -> tuple[Policy, ...]:
+    return () if agent.history is None else tuple(members(policy_from(agent.history)))
 
 
 def _toolkit(agent: Agent, agents: Mapping[str, Agent], groups: Mapping[str, Parallel]) -> Toolkit:
@@ -56,7 +71,7 @@ def _toolkit(agent: Agent, agents: Mapping[str, Agent], groups: Mapping[str, Par
         *(_transfer(handoff, agents, groups) for handoff in handoffs.values()),
     )
     tokens = estimate(agent.instructions) + sum(
-        estimate(f"{spec.name} {spec.description} {dict(spec.parameters)!r}") for spec in specs
+        estimate(f"{spec.name} {spec.description} {json.dumps(dict(spec.parameters))}") + 8 for spec in specs
     )
     output = OutputSpec(name=agent.output.__name__, schema=agent.output.model_json_schema()) if agent.output else None
     return Toolkit(tools=tools, agents=callable_agents, handoffs=handoffs, specs=specs, output=output, tokens=tokens)

@@ -7,17 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from crew.doors import OnDelta, Provider
+from crew.doors import Delta, OnDelta, Provider, TokenCounter
 from crew.errors import CrewError, StoreError, describe
 from crew.execution.advance import Happening, advance, at
 from crew.execution.plan import Plan
+from crew.execution.scrub import Deltas, Scrubber, scrubbed
+from crew.execution.watch import Around, unwatched
+from crew.history import PRIOR, View
 from crew.runs import Event, Finished, RunState, RunStore
 from crew.runs.events import Replied, RunStarted, TextDelta, ToolProgress
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Run:
-    """A run and the doors through which its steps are performed."""
+    """A run and the doors through which its steps are performed.
+
+    `around` is entered around every call of a model or tool, `scrub` takes out what must not enter a message, `closed`
+    is called when the run is over here, on whichever way.
+    """
 
     plan: Plan
     state: RunState
@@ -25,12 +32,29 @@ class Run:
     clock: Callable[[], float]
     publish: Callable[[Event], None]
     provider_for: Callable[[str], Provider]
+    resolve: Callable[[str | Provider], Provider]
+    backup_for: Callable[[str], Provider | None] = lambda agent: None
+    counter_for: Callable[[str | Provider], TokenCounter] = lambda model: PRIOR
     version: int = 0
     deps: Any = None
     streams: bool = False
+    around: Around = unwatched
+    scrub: Scrubber | None = None
+    closed: Callable[[BaseException | None], None] = lambda error: None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _untold: list[Event] = field(default_factory=list)
     _meanwhile: list[Event] = field(default_factory=list)
+
+    def provider(self, state: RunState) -> Provider:
+        """Who answers the agent whose turn it is: its model, or the backup that took over."""
+        if state.views.get(state.agent, View()).model == "backup" and (backup := self.backup_for(state.agent)):
+            return backup
+
+        return self.provider_for(state.agent)
+
+    def counter(self, state: RunState) -> TokenCounter:
+        """What counts the tokens of this agent's messages."""
+        return self.counter_for(self.plan.agents[state.agent].model)
 
     async def record(self, event: Happening) -> None:
         """Advance, commit, tell."""
@@ -103,7 +127,10 @@ class Run:
         if not self.streams:
             return None
 
-        return lambda delta: self.tell(TextDelta(run_id=run_id, text=delta.text, channel=delta.kind))
+        def tell(delta: Delta) -> None:
+            self.tell(TextDelta(run_id=run_id, text=delta.text, channel=delta.kind))
+
+        return tell if self.scrub is None else Deltas(self.scrub, tell)
 
     def _stamped(self, event: Any, where: RunState) -> Any:
         """The event with its number and time; what is born with it is named after its place in the transcript.
@@ -113,7 +140,8 @@ class Run:
         """
         number = self.state.sequence + 1
         self.state = replace(self.state, sequence=number)
-        event = replace(event, sequence=number, at=self.clock(), agent=event.agent or where.agent)
+        stamp = {"sequence": number, "at": self.clock(), "agent": event.agent or where.agent}
+        event = replace(scrubbed(self.scrub, event), **stamp)
         place = len(where.transcript)
 
         match event:

@@ -1,31 +1,115 @@
-"""Those who watch a run: told of every event, and harmless."""
+"""Those who watch a run: told of every event, let in around calls, told when it is over; and harmless."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any
 
+from crew.doors import ModelRequest
 from crew.errors import describe
+from crew.messages import ToolCall
 from crew.runs import Event, Observer
 
 log = logging.getLogger("crew")
 
+Around = Callable[[str, ModelRequest | ToolCall], AbstractContextManager[None]]
 
-def watched(observers: Sequence[Observer], publish: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Publish to the stream and to those who watch; one that fails is switched off for this run, with one warning."""
-    if not observers:
-        return publish
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
-    watching = list(observers)
 
-    def tell(event: Event) -> None:
-        publish(event)
+def unwatched(run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
+    """Around a call that nobody looks at."""
+    return _NOTHING
 
-        for observer in tuple(watching):
+
+class Watching:
+    """Publishes to the stream and to those who watch; one that fails is switched off for this run, with one warning.
+
+    Beside being called, an observer may have `around(run_id, request or call)`, a context in which the model is asked
+    or the tool called, and `close(error)`, called once when the run is over, on whichever way.
+    """
+
+    __slots__ = ("_inside", "_publish", "_run_id", "_watching")
+
+    def __init__(self, run_id: str, observers: Sequence[Observer], publish: Callable[[Event], None]) -> None:
+        self._run_id = run_id
+        self._publish = publish
+        self._watching = list(observers)
+        self._inside = [observer for observer in observers if hasattr(observer, "around")]
+
+    def __call__(self, event: Event) -> None:
+        self._publish(event)
+
+        for observer in tuple(self._watching):
             try:
                 observer(event)
             except Exception as error:  # the observer boundary: watching never changes or breaks a run
-                watching.remove(observer)
-                log.warning("an observer failed and is switched off for run %s: %s", event.run_id, describe(error))
+                self._switch_off(observer, error)
 
-    return tell
+    def around(self, run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
+        """The contexts of all who want to be around this call."""
+        return _Inside(self, run_id, what) if self._inside else _NOTHING
+
+    def close(self, error: BaseException | None) -> None:
+        """The run is over."""
+        for observer in tuple(self._watching):
+            if raised := _close(observer, error):
+                self._warn(raised)
+
+        self._watching.clear()
+        self._inside.clear()
+
+    def _switch_off(self, observer: Observer, error: Exception) -> None:
+        if observer in self._watching:
+            self._watching.remove(observer)
+
+            if observer in self._inside:
+                self._inside.remove(observer)
+
+            self._warn(error)
+            _close(observer, error)
+
+    def _warn(self, error: Exception) -> None:
+        log.warning("an observer failed and is switched off for run %s: %s", self._run_id, describe(error))
+
+
+def _close(observer: Observer, error: BaseException | None) -> Exception | None:
+    """Tell it that the run is over for it, and return what it raised."""
+    try:
+        if close := getattr(observer, "close", None):
+            close(error)
+    except Exception as raised:  # the observer boundary: watching never changes or breaks a run
+        return raised
+
+    return None
+
+
+class _Inside:
+    """Around one call, everybody's context; what fails on the way in or out stays here."""
+
+    __slots__ = ("_entered", "_of", "_run_id", "_what")
+
+    def __init__(self, of: Watching, run_id: str, what: ModelRequest | ToolCall) -> None:
+        self._of, self._run_id, self._what = of, run_id, what
+        self._entered: list[tuple[Any, AbstractContextManager[None]]] = []
+
+    def __enter__(self) -> None:
+        for observer in tuple(self._of._inside):
+            try:
+                context = observer.around(self._run_id, self._what)
+                context.__enter__()
+                self._entered.append((observer, context))
+            except Exception as error:  # the observer boundary: watching never changes or breaks a run
+                self._of._switch_off(observer, error)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for observer, context in reversed(self._entered):
+            try:
+                context.__exit__(kind, error, trace)
+            except Exception as raised:  # the observer boundary: watching never changes or breaks a run
+                self._of._switch_off(observer, raised)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from crew.doors import Budget, Entry, Group, Policy, Pruned
 from crew.errors import ContextOverflow
-from crew.history.legal import settle, survey
-from crew.messages import Message, weight
+from crew.history.legal import settle, shield, survey
+from crew.messages import Message, SummaryMessage, weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +31,43 @@ class History:
         """This history with these at its end, pruned once if it outgrew its limit, and what the pruning did."""
         size = self.size + sum(weight(entry.message) for entry in entries)
         grown = replace(self, entries=self.entries + entries, size=size)
+        over = budget.limit is not None and size > budget.limit
 
-        if budget.limit is None or size <= budget.limit:
+        if not over and not getattr(policy, "eager", False):
             return grown, None
 
         groups = survey(grown.entries, self.goal)
-        _must_fit(groups, budget.limit)
+
+        if budget.limit is not None:
+            _must_fit(groups, budget.limit)
+
         pruned = settle(groups, policy.prune(groups, budget), budget.limit)
+        return (grown._left_with(pruned), pruned) if pruned.evicted else (grown, None)
+
+    def insert(self, summary: Entry, *, budget: Budget) -> tuple[History, Pruned | None] | None:
+        """This history with a summary at its place, instead of what it covers; None where there is no room for it.
+
+        Where it takes the last room from something older, that leaves.
+        """
+        covered = {summary.message.id, *(summary.message.covers if isinstance(summary.message, SummaryMessage) else ())}
+        rest = [entry for entry in self.entries if entry.message.id not in covered]
+        place = next((i for i, entry in enumerate(rest) if entry.position > summary.position), len(rest))
+        entries = (*rest[:place], summary, *rest[place:])
+        grown = replace(self, entries=entries, size=sum(weight(entry.message) for entry in entries))
+
+        if budget.limit is None or grown.size <= budget.limit:
+            return grown, None
+
+        groups = survey(entries, self.goal)
+        groups = shield(groups, {i for i, g in enumerate(groups) if g.entries[0] is summary})
+        reason = f"a summary makes it {grown.size} messages, more than the limit of {budget.limit}"
+        pruned = settle(groups, Pruned(kept=groups, reason=reason), budget.limit)
+        fits = sum(g.size for g in pruned.kept) <= budget.limit
+        return (grown._left_with(pruned), pruned) if fits else None
+
+    def _left_with(self, pruned: Pruned) -> History:
         kept = tuple(entry for g in pruned.kept for entry in g.entries)
-        return replace(grown, entries=kept, size=sum(g.size for g in pruned.kept)), pruned
+        return replace(self, entries=kept, size=sum(g.size for g in pruned.kept))
 
     def conclude(self, reply: Entry, *, policy: Policy, budget: Budget) -> tuple[History, Pruned | None]:
         """Append the reply that ends the run: where goal and reply don't both fit, it replaces the goal."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from crew.doors import Entry, Group, Pruned
 from crew.exchanges import group
-from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, weight
+from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, ToolMessage, UserMessage, weight
 
 _STANDS_ALONE = ("user", "join", "marker")
 
@@ -88,7 +88,7 @@ def departures(groups: Sequence[Group]) -> Iterator[tuple[int, ...]]:
         yield from leaving
 
 
-def _last_resort(groups: Sequence[Group]) -> Iterator[int]:
+def last_resort(groups: Sequence[Group]) -> Iterator[int]:
     """User messages whose own turn has to stay: they leave only when nothing else is left to make room."""
     for opener, members in _turns(groups):
         if opener is not None and not groups[opener].mandatory and _holds(groups, members):
@@ -118,7 +118,7 @@ def evict(groups: Sequence[Group], gone: set[int], *, target: int, limit: int) -
     size = sum(g.size for index, g in enumerate(groups) if index not in gone)
     gone = set(gone)
 
-    for floor, units in ((target, departures(groups)), (limit, ((index,) for index in _last_resort(groups)))):
+    for floor, units in ((target, departures(groups)), (limit, ((index,) for index in last_resort(groups)))):
         for unit in units:
             if size <= floor:
                 break
@@ -130,16 +130,53 @@ def evict(groups: Sequence[Group], gone: set[int], *, target: int, limit: int) -
     return gone
 
 
-def settle(groups: Sequence[Group], verdict: Pruned, limit: int) -> Pruned:
-    """A policy's decision made lawful: the mandatory part stays, the bound holds, a user's message comes first."""
-    kept = {g.entries[0].position for g in verdict.kept}
-    gone = {i for i, g in enumerate(groups) if not g.mandatory and g.entries[0].position not in kept}
-    gone = _opening(groups, evict(groups, gone, target=limit, limit=limit), limit)
+def shield(groups: Sequence[Group], spared: Collection[int]) -> tuple[Group, ...]:
+    """The groups, with some more that `evict` leaves alone."""
+    return tuple(replace(g, mandatory=True) if i in spared else g for i, g in enumerate(groups))
+
+
+def settle(groups: Sequence[Group], verdict: Pruned, limit: int | None) -> Pruned:
+    """A policy's decision made lawful: the mandatory part stays, the bound holds, a user's message comes first.
+
+    A summary may stand for what leaves, and for an older summary that it replaces; room for it is made here.
+    """
+    bound = sum(g.size for g in groups) if limit is None else limit
+    kept = {g.entries[0].position for g in verdict.kept if g.entries}
+    chosen = {i for i, g in enumerate(groups) if not g.mandatory and g.entries[0].position not in kept}
+    gone = _lawful(groups, chosen, bound)
+    wanted = _wanted(groups, verdict, gone, chosen)
+
+    if wanted and sum(g.size for i, g in enumerate(groups) if i not in gone) > bound - 1:
+        gone = _lawful(groups, gone, bound - 1)
+        wanted = _wanted(groups, verdict, gone, chosen)
+
+    shown = {entry.message.id for i, g in enumerate(groups) if i not in gone for entry in g.entries}
     return replace(
         verdict,
         kept=tuple(g for i, g in enumerate(groups) if i not in gone),
         evicted=tuple(g for i, g in enumerate(groups) if i in gone),
+        masked=tuple(id for id in verdict.masked if id in shown),
+        to_summarise=wanted,
     )
+
+
+def _lawful(groups: Sequence[Group], gone: set[int], limit: int) -> set[int]:
+    return _opening(groups, evict(groups, gone, target=limit, limit=limit), limit)
+
+
+def _wanted(groups: Sequence[Group], verdict: Pruned, gone: set[int], chosen: set[int]) -> tuple[str, ...]:
+    """What a summary shall stand for, in order: what was named and leaves, older summaries, what left beside it."""
+    named = set(verdict.to_summarise)
+
+    def stands(index: int, message: Message) -> bool:
+        if index in gone:
+            return message.id in named or index not in chosen
+
+        return message.id in named and isinstance(message, SummaryMessage)
+
+    members = [(i, entry.message) for i, g in enumerate(groups) if g.kind != "system" for entry in g.entries]
+    found = [message.id for i, message in members if stands(i, message)]
+    return tuple(found) if gone and named.intersection(found) else ()
 
 
 def _opening(groups: Sequence[Group], gone: set[int], limit: int) -> set[int]:

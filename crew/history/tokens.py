@@ -1,18 +1,31 @@
-"""Estimates of tokens before anything was billed: script-aware, JSON denser than prose."""
+"""Counting tokens before anything was billed: script-aware, JSON and code denser than prose."""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import assert_never
 
+from crew.doors import TokenCounter
 from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, ToolMessage, UserMessage
 
 PER_MESSAGE = 4
 PER_IMAGE = 800
 
-_CJK = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
-_WIDE = re.compile("[\U00010000-\U0010ffff\u2190-\u2bff]")
-_DENSE = re.compile(r"[^\w\s]|\d")
+# Beyond this a text is judged by pieces from its beginning, middle and end: a count is wanted, not a parse.
+_SAMPLE = 4_500
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_DIGITS = re.compile(r"\d{1,3}")
+_SPACED_NUMBER = re.compile(r" (?=\d)")
+_MARKS = re.compile(r"[!-/:-@\[-`{-~]+")
+_BREAK = re.compile(r"\s*\n\s*|[ \t]{2,}")
+_BLOB = re.compile(r"[A-Za-z0-9+/=_-]{48,}")
+_HAN = re.compile("[\u2e80-\u2fdf\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_KANA = re.compile("[\u3000-\u30ff\u31f0-\u31ff\uff00-\uffef]")
+_HANGUL = re.compile("[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
+_PICTURE = re.compile("[\u2190-\u2bff\u200d\ufe0f\U0001f000-\U0001faff]")
+_FOREIGN = re.compile("[\u00a1-\u10ff\u1200-\u1fff]+")
 
 
 def estimate(text: str) -> int:
@@ -20,30 +33,93 @@ def estimate(text: str) -> int:
     if not text:
         return 0
 
-    length = len(text)
-    # Punctuation and digits rarely share a token with their neighbours: that is what makes JSON and code dense.
-    dense = len(_DENSE.findall(text[:4000])) * (length / min(length, 4000))
+    if len(text) > _SAMPLE:
+        third, middle = _SAMPLE // 3, len(text) // 2
+        pieces = (text[:third], text[middle : middle + third], text[-third:])
+        return int(sum(map(_pieces, pieces)) * len(text) / _SAMPLE) + 1
 
-    if text.isascii():
-        return int((length - dense) / 4.6 + dense * 0.6) + 1
+    return int(_pieces(text) + 0.5) or 1
 
-    cjk, wide = len(_CJK.findall(text)), len(_WIDE.findall(text))
-    plain = sum(1 for character in text if character < "\x80")
-    other = max(0, length - cjk - wide - plain)
-    return int(cjk * 0.8 + wide * 1.6 + other * 0.4 + max(0.0, plain - dense) / 4.6 + min(dense, plain) * 0.6) + 1
+
+def _pieces(text: str) -> float:
+    """The pieces that tokenizers cut at, each worth what it is on average."""
+    total = 0.0
+
+    if _BLOB.search(text):
+        # Keys, hashes and base64 have no words in them: about three characters a token.
+        total = sum(map(len, _BLOB.findall(text))) * 0.4
+        text = _BLOB.sub("", text)
+
+    total += len(_WORD.findall(text)) * 1.1
+    total += len(_DIGITS.findall(text)) + len(_SPACED_NUMBER.findall(text)) * 0.8
+    total += len(_MARKS.findall(text)) * 0.83 + len(_BREAK.findall(text)) * 0.95
+
+    if not text.isascii():
+        total += len(_HAN.findall(text)) * 0.75 + len(_KANA.findall(text)) * 0.68 + len(_HANGUL.findall(text)) * 0.7
+        total += len(_PICTURE.findall(text)) * 1.5
+        # Words of other alphabets are cut into more pieces than English ones; accents in Latin ones cost a little.
+        total += sum(0.3 + 0.3 * len(found) for found in _FOREIGN.findall(text))
+
+    return total
+
+
+class Prior:
+    """The counter that needs nothing: the estimate above."""
+
+    def count(self, text: str) -> int:
+        """About how many tokens a text has."""
+        return estimate(text)
+
+
+PRIOR = Prior()
+
+
+@lru_cache(maxsize=8)
+def exact_counter(provider: str, model: str) -> TokenCounter | None:
+    """The tokenizer of this model, where one is installed (the extra `tokens`); it carries its tables."""
+    if provider not in ("openai", "openai-responses"):
+        return None
+
+    try:
+        from rs_bpe.bpe import openai
+    except ImportError:
+        return None
+
+    older = model.startswith(("gpt-3.5", "gpt-4-", "text-")) or model == "gpt-4"
+    found: TokenCounter = openai.cl100k_base() if older else openai.o200k_base()
+    return found
+
+
+def count_message(message: Message, counter: TokenCounter = PRIOR, *, keep: bool = True) -> int:
+    """How many tokens a message has by this counter. The count is kept with the message, unless told not to."""
+    if not keep:
+        return _message(message, counter)
+
+    # By counter, which is kept too: another one at the same address would be taken for it.
+    counts: dict[int, tuple[TokenCounter, int]] = message.rendered().setdefault("tokens", {})
+    kept = counts.get(id(counter))
+
+    if kept is None:
+        kept = counts[id(counter)] = (counter, _message(message, counter))
+
+    return kept[1]
 
 
 def estimate_message(message: Message) -> int:
     """About how many tokens a message has; what only its provider can read (signatures, images' bytes) is left out."""
+    return count_message(message)
+
+
+def _message(message: Message, counter: TokenCounter) -> int:
     match message:
         case AssistantMessage():
-            calls = sum(estimate(call.name) + estimate(call.arguments) + PER_MESSAGE for call in message.calls)
-            return PER_MESSAGE + estimate(message.text) + calls
+            calls = sum(counter.count(c.name) + counter.count(c.arguments) + PER_MESSAGE for c in message.calls)
+            return PER_MESSAGE + counter.count(message.text) + calls
         case ToolMessage():
-            return sum(PER_MESSAGE + estimate(result.text) for result in message.results)
+            return sum(PER_MESSAGE + counter.count(result.text) for result in message.results)
         case UserMessage():
-            return PER_MESSAGE + estimate(message.text) + PER_IMAGE * len(message.images)
+            return PER_MESSAGE + counter.count(message.text) + PER_IMAGE * len(message.images)
         case SystemMessage() | SummaryMessage():
-            return PER_MESSAGE + estimate(message.text)
+            return PER_MESSAGE + counter.count(message.text)
         case _:
             assert_never(message)

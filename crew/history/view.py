@@ -2,40 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from crew.doors import Entry
 from crew.exchanges import group
 from crew.history.history import History
-from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, text_only
+from crew.history.tokens import estimate_message
+from crew.messages import (
+    AssistantMessage,
+    Message,
+    SummaryMessage,
+    SystemMessage,
+    ToolMessage,
+    UserMessage,
+    masked,
+    text_only,
+)
 
 Filter = Literal["full", "text_only", "last", "none"] | Callable[[tuple[Message, ...]], Sequence[Message]]
+
+MARKER_TOKENS = 14
+MARKER_POSITION = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """Where one agent's view stands: data that only `advance` moves, so that it holds still between its moves.
 
-    `turn` counts the agent's requests. Of the messages before the position `crossed_at`, only those at the
-    positions `whole` crossed, and of those at `texts` the text.
+    All places are positions in the transcript. `turn` counts the agent's requests. Of the messages before
+    `crossed_at`, only those at `whole` crossed, and of those at `texts` the text. Of the messages before `cut`, only
+    those at `kept` are shown, beside goal and system messages; `truncated` is the number that a marker names. Tool
+    results before `masked_to`, and those at `masks`, are left out. `sent` is the last request that was answered, by
+    the model `sent_to`; `moved` the rule that moved the view since. `too_long` counts the refusals since.
     """
 
     turn: int = 0
     crossed_at: int = 0
     whole: tuple[int, ...] = ()
     texts: tuple[int, ...] = ()
+    cut: int = 0
+    kept: tuple[int, ...] = ()
+    truncated: int = 0
+    masked_to: int = 0
+    masks: tuple[int, ...] = ()
+    model: Literal["primary", "backup"] = "primary"
+    too_long: int = 0
+    sent: tuple[int, ...] = ()
+    sent_to: str = ""
+    moved: str = ""
+
+    def afresh(self) -> View:
+        """This view at the beginning of another run of the conversation: the agent's own model is tried again."""
+        return replace(self, model="primary", too_long=0)
+
+
+# ------------------------------------------------------------------------------------------------ what crosses
 
 
 def cross(view: View, history: History, at: int, what: Filter) -> View:
     """The view of an agent that takes over: what crosses of the messages before the position `at` is fixed here."""
+    moved = "handoff" if view.sent else view.moved
+
     if what == "full":
-        return replace(view, crossed_at=0, whole=(), texts=())
+        return view if not view.crossed_at else replace(view, crossed_at=0, whole=(), texts=(), moved=moved)
 
     before = [entry for entry in history.entries if entry.position < at]
     whole, texts = _crossing(before, what)
-    return replace(view, crossed_at=at, whole=tuple(whole), texts=tuple(texts))
+    return replace(view, crossed_at=at, whole=tuple(whole), texts=tuple(texts), moved=moved)
 
 
 def _crossing(before: list[Entry], what: Filter) -> tuple[list[int], list[int]]:
@@ -55,24 +91,105 @@ def _crossing(before: list[Entry], what: Filter) -> tuple[list[int], list[int]]:
             return [entry.position for entry in before if entry.message.id in chosen], []
 
 
+# ------------------------------------------------------------------------------------------------ what is shown
+
+
+def shown(history: History, view: View) -> tuple[Entry, ...]:
+    """The entries that this view shows, as it shows them; goal and system messages always."""
+    if not (view.crossed_at or view.cut or view.masked_to or view.masks):
+        return history.entries
+
+    whole, texts, kept, masks = map(frozenset, (view.whole, view.texts, view.kept, view.masks))
+    found: list[Entry] = []
+
+    for entry in history.entries:
+        message, position = entry.message, entry.position
+        stays = isinstance(message, SystemMessage) or message.id == history.goal
+
+        if position < view.cut and position not in kept and not stays:
+            continue
+
+        if position < view.crossed_at and position not in whole and not stays:
+            if position in texts and isinstance(message, AssistantMessage):
+                found.append(_variant(entry, text_only(message)))
+        elif isinstance(message, ToolMessage) and (position < view.masked_to or position in masks):
+            found.append(_variant(entry, masked(message)))
+        else:
+            found.append(entry)
+
+    return tuple(found)
+
+
+def _variant(entry: Entry, message: Message) -> Entry:
+    return Entry(message=message, position=entry.position, tokens=min(entry.tokens, estimate_message(message)))
+
+
+def marked(entries: tuple[Entry, ...], view: View) -> tuple[Entry, ...]:
+    """What a request holds: the entries, and where messages were truncated the marker in their place."""
+    if not view.truncated:
+        return entries
+
+    place = next((index for index, entry in enumerate(entries) if entry.position >= view.cut), len(entries))
+    return (*entries[:place], _marker(view.truncated), *entries[place:])
+
+
+@lru_cache(maxsize=1024)
+def _marker(number: int) -> Entry:
+    text = f"[{number} earlier messages truncated to fit context window]"
+    return Entry(
+        message=UserMessage(text, origin="marker", id=f"truncated.{number}"),
+        position=MARKER_POSITION,
+        tokens=MARKER_TOKENS,
+    )
+
+
 def present(history: History, view: View) -> tuple[Message, ...]:
-    """The messages that this view shows; goal and system messages always."""
-    if not view.crossed_at:
-        return history.messages
-
-    return tuple(shown for entry in history.entries if (shown := _shown(entry, history.goal, view)) is not None)
+    """The messages of this view."""
+    return tuple(entry.message for entry in marked(shown(history, view), view))
 
 
-def _shown(entry: Entry, goal: str, view: View) -> Message | None:
-    message = entry.message
+def codes(entries: Sequence[Entry], view: View) -> tuple[int, ...]:
+    """A request in numbers: what stands where, and in which form; equal numbers are equal messages."""
+    return tuple(_code(entry, view) for entry in entries)
 
-    if entry.position >= view.crossed_at or entry.position in view.whole:
-        return message
 
-    if isinstance(message, SystemMessage) or message.id == goal:
-        return message
+def _code(entry: Entry, view: View) -> int:
+    match entry.message:
+        case _ if entry.position == MARKER_POSITION:
+            return -view.truncated
+        case ToolMessage() if entry.position < view.masked_to or entry.position in view.masks:
+            return entry.position * 4 + 2
+        case AssistantMessage() if entry.position in view.texts:
+            return entry.position * 4 + 1
+        case SummaryMessage():
+            return entry.position * 4 + 3
+        case _:
+            return entry.position * 4
 
-    if entry.position in view.texts and isinstance(message, AssistantMessage):
-        return text_only(message)
 
-    return None
+# ------------------------------------------------------------------------------------------------ how it moves
+
+
+def hide(view: View, entries: Sequence[Entry], gone: Collection[int]) -> View:
+    """The view without the shown entries at these positions."""
+    if not gone:
+        return view
+
+    cut = max(view.cut, max(gone) + 1)
+    kept = tuple(
+        entry.position
+        for entry in entries
+        if entry.position < cut and entry.position not in gone and not isinstance(entry.message, SystemMessage)
+    )
+    return replace(view, cut=cut, kept=kept)
+
+
+def mask(view: View, entries: Sequence[Entry], ids: Collection[str]) -> View:
+    """The view with these tool messages masked; what is masked from the front on is kept as one position."""
+    results = [entry for entry in entries if isinstance(entry.message, ToolMessage)]
+    hidden = {e.position for e in results if e.message.id in ids or e.position < view.masked_to}
+    hidden.update(position for position in view.masks if position >= entries[0].position)
+    open_ = [entry.position for entry in results if entry.position not in hidden]
+    edge = open_[0] if open_ else max(hidden, default=-1) + 1
+    masked_to = max([view.masked_to, *(position + 1 for position in hidden if position < edge)])
+    return replace(view, masked_to=masked_to, masks=tuple(sorted(p for p in hidden if p >= masked_to)))

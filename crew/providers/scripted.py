@@ -10,7 +10,7 @@ from typing import Any
 from crew.doors import Delta, ModelReply, ModelRequest, OnDelta
 from crew.errors import ScriptExhausted
 from crew.history import estimate, estimate_message
-from crew.messages import Message, ToolCall, Usage
+from crew.messages import ToolCall, Usage
 
 Line = str | ToolCall | Sequence[ToolCall] | ModelReply | BaseException
 Scripted = Line | Callable[[ModelRequest], Line]
@@ -27,13 +27,18 @@ class ScriptedProvider:
     A line is a text, a `call(...)`, a list of calls, a `ModelReply`, an error to raise, or a function of the request
     that returns one of these; a last line that is a function answers for ever. It keeps no state: the request says
     which turn it is, so that one script serves any number of runs at once, and a run that is resumed goes on where
-    it stood.
+    it stood. Requests for a summary take no line: `summary` answers them.
     """
 
     def __init__(
-        self, *lines: Scripted, name: str = "scripted", model: str = "scripted", profile: str = "strictest"
+        self,
+        *lines: Scripted,
+        name: str = "scripted",
+        model: str = "scripted",
+        profile: str = "strictest",
+        summary: Scripted | None = None,
     ) -> None:
-        self.lines = lines
+        self.lines, self.summary = lines, summary
         self.name, self.model, self.profile = name, model, profile
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
@@ -49,6 +54,9 @@ class ScriptedProvider:
     def _line(self, request: ModelRequest) -> Line:
         turn = request.turn
 
+        if request.purpose == "summary" and (line := self._summary(turn)) is not None:
+            return line(request) if callable(line) else line
+
         if turn >= len(self.lines):
             turn = len(self.lines) - 1
 
@@ -62,6 +70,11 @@ class ScriptedProvider:
 
         line = self.lines[turn]
         return line(request) if callable(line) else line
+
+    def _summary(self, turn: int) -> Scripted | None:
+        """The script for a summary: the given one, else the function that answers this turn, else a plain sentence."""
+        at = min(turn, len(self.lines) - 1)
+        return self.summary or (None if at >= 0 and callable(self.lines[at]) else "What was said before this point.")
 
     def _reply(self, line: Line, request: ModelRequest) -> ModelReply:
         match line:
@@ -86,15 +99,6 @@ class ScriptedProvider:
 def _usage(request: ModelRequest, reply: ModelReply) -> Usage:
     """What a model of about this size would have billed, so that budgets can be tried offline."""
     words = estimate(request.instructions) + sum(estimate(spec.description) + 20 for spec in request.tools)
-    read = words + sum(_tokens(message) for message in request.messages)
+    read = words + sum(estimate_message(message) for message in request.messages)
     written = estimate(reply.text) + sum(estimate(c.arguments) + 4 for c in reply.calls)
     return Usage(requests=1, input_tokens=read, output_tokens=written)
-
-
-def _tokens(message: Message) -> int:
-    slot = message.rendered()
-
-    if "tokens" not in slot:
-        slot["tokens"] = estimate_message(message)
-
-    return int(slot["tokens"])

@@ -8,8 +8,10 @@ from crew.runs.result import Metrics, RunResult
 from crew.runs.state import (
     AskModel,
     AwaitInput,
+    Backlog,
     Branch,
     CallTools,
+    Compact,
     Finished,
     Next,
     OpenCall,
@@ -26,8 +28,10 @@ from crew.runs.state import (
 __all__ = [
     "AskModel",
     "AwaitInput",
+    "Backlog",
     "Branch",
     "CallTools",
+    "Compact",
     "Event",
     "Finished",
     "Limits",

@@ -34,11 +34,15 @@ class Limits:
 
         for name in ("cost_usd", "seconds"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and value >= 0):
+            if value is not None and not (_number(value) and value >= 0):
                 problems.append(f"{name} must be a number from 0 or None, not {value!r}")
 
         if problems:
             raise DefinitionError("Limits", problems)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _whole(value: object) -> bool:

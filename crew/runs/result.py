@@ -12,7 +12,11 @@ from crew.runs.state import Branch, Pause, RunState, StopReason, ToolTally
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """How the history fared, and who spent what."""
+    """How the history fared, and who spent what.
+
+    `by_policy` counts prunings and moves of views by the policy or rule behind them. `tokens_saved` estimates what the
+    requests would have held beyond what they did, had nothing been pruned. The rest sums up the manifests.
+    """
 
     messages: int
     limit: int | None
@@ -22,6 +26,14 @@ class Metrics:
     sizes: tuple[tuple[int, int], ...]
     by_agent: Mapping[str, Usage]
     by_tool: Mapping[str, ToolTally]
+    by_policy: Mapping[str, int]
+    requests: int
+    tokens_estimated: int
+    tokens_billed: int
+    tokens_saved: int
+    cached_predicted: int
+    cached_billed: int
+    prefix_breaks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator
 
-from crew.history import History, View
+from crew.doors import Entry
+from crew.history import Calibration, Gauge, History, View
 from crew.messages import Message, ToolCall, ToolResult, Transcript, Usage
 from crew.runs.limits import Limits
 from crew.runs.parameters import RequestParameters
@@ -40,6 +41,7 @@ class OpenCall:
     status: CallStatus = "ready"
     approved: bool = False
     result: ToolResult | None = None
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,23 @@ class RunBranches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compact:
+    """A summary is made of what left the history; or, where `strategy` names one, of what shall be compressed.
+
+    `parts` are the ids that each summary stands for, `texts` the summaries so far ("" for a part that stays as it is):
+    they take effect together. `failed` says why an explicit compression came to nothing. Then the model is asked, and
+    `again` is for that.
+    """
+
+    parts: tuple[tuple[str, ...], ...]
+    texts: tuple[str, ...] = ()
+    strategy: str = ""
+    failed: str = ""
+    again: Literal["", "empty", "output"] = ""
+    kind: Literal["compact"] = "compact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitInput:
     """The run waits for a person's words."""
 
@@ -83,7 +102,7 @@ class Finished:
     kind: Literal["finished"] = "finished"
 
 
-Next = Annotated[AskModel | CallTools | RunBranches | AwaitInput | Finished, Discriminator("kind")]
+Next = Annotated[AskModel | CallTools | RunBranches | Compact | AwaitInput | Finished, Discriminator("kind")]
 
 # ------------------------------------------------------------------------------------------------ the state
 
@@ -102,6 +121,24 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What left the history and waits for a summary.
+
+    `ids` wait, oldest first, and `says_something` is whether there is text in them; `since` counts the messages evicted
+    since the last attempt. `left` went since `asked` was asked, in a view that reached to `newest`: with them that view
+    can be shown again. `verbatim` did not get smaller when they were compressed.
+    """
+
+    ids: tuple[str, ...] = ()
+    since: int = 0
+    says_something: bool = False
+    left: tuple[Entry, ...] = ()
+    asked: str = ""
+    newest: int = -1
+    verbatim: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolTally:
     """How often a tool was called, and how often that went wrong."""
 
@@ -111,7 +148,12 @@ class ToolTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What is counted along the way, branches included."""
+    """What is counted along the way, branches included.
+
+    `by_policy` tells how often each policy or rule pruned the history or moved a view. `seen_tokens` is the estimate of
+    everything that was ever appended, `saved_tokens` how much of it the requests so far left out. `estimated_tokens`
+    and `cached_tokens` sum up what was predicted for the requests, `prefix_breaks` counts those whose front had moved.
+    """
 
     usage: Usage = field(default_factory=Usage)
     rounds: int = 0
@@ -121,6 +163,12 @@ class Tally:
     prunings: tuple[tuple[int, int], ...] = ()
     by_agent: dict[str, Usage] = field(default_factory=dict)
     by_tool: dict[str, ToolTally] = field(default_factory=dict)
+    by_policy: dict[str, int] = field(default_factory=dict)
+    seen_tokens: int = 0
+    saved_tokens: int = 0
+    estimated_tokens: int = 0
+    cached_tokens: int = 0
+    prefix_breaks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +190,9 @@ class RunState:
     """Everything that a run is. `children` are the branches and called agents under way, by key.
 
     `failed_at` is what was next when a branch failed, so that it can be tried once more.
+    `gauges` tell what is known of each agent's model and of its backup, `calibrations` how each model counts. What
+    messages before the position `known` cost was billed. `warned` names the limits that were warned of.
+    `trace` is the W3C traceparent under which the run was last traced, so that a later one can point back.
     """
 
     run_id: str
@@ -155,6 +206,11 @@ class RunState:
     transcript: Transcript = field(default_factory=Transcript)
     forked_at: int = 0
     views: dict[str, View] = field(default_factory=dict)
+    backlog: Backlog = field(default_factory=Backlog)
+    gauges: dict[str, tuple[Gauge, ...]] = field(default_factory=dict)
+    calibrations: dict[str, Calibration] = field(default_factory=dict)
+    known: int = 0
+    warned: tuple[str, ...] = ()
     tally: Tally = field(default_factory=Tally)
     sequence: int = 0
     active_seconds: float = 0.0
@@ -162,6 +218,7 @@ class RunState:
     children: dict[str, RunState] = field(default_factory=dict)
     branches: tuple[Branch, ...] = ()
     failed_at: Next | None = None
+    trace: str = ""
 
 
 def pauses(state: RunState) -> tuple[Pause, ...]:

@@ -16,6 +16,9 @@ from crew.execution.advance.fork import evaluate, fork, returned
 from crew.execution.advance.records import total
 from crew.execution.advance.reply import on_reply
 from crew.execution.advance.resume import on_resume
+from crew.execution.advance.summarised import on_summary
+from crew.execution.advance.trouble import on_fallback, on_too_long
+from crew.execution.gauges import remembered
 from crew.execution.plan import Plan
 from crew.runs import CallTools, Event, Finished, RunBranches, RunState, is_blocked, pauses
 from crew.runs.events import (
@@ -23,6 +26,7 @@ from crew.runs.events import (
     BranchTimedOut,
     CallHeld,
     Cancelled,
+    FellBack,
     HistoryRepaired,
     LimitReached,
     Paused,
@@ -31,6 +35,8 @@ from crew.runs.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    Summarised,
+    TooLong,
     ToolReturned,
     ToolsStarted,
 )
@@ -41,9 +47,12 @@ __all__ = ["advance", "at", "spent", "total"]
 Happening = (
     RunStarted
     | Replied
+    | TooLong
+    | FellBack
     | CallHeld
     | ToolsStarted
     | ToolReturned
+    | Summarised
     | BranchTimedOut
     | Resumed
     | LimitReached
@@ -58,6 +67,10 @@ def advance(plan: Plan, state: RunState, event: Happening) -> tuple[RunState, tu
     idle = isinstance(event, Resumed)
     elapsed = 0.0 if idle or not state.seen_at else max(0.0, event.at - state.seen_at)
     state = replace(state, seen_at=event.at, active_seconds=state.active_seconds + elapsed)
+
+    if isinstance(event, RunStarted | Resumed) and event.trace:
+        state = replace(state, trace=event.trace)
+
     draft = _step(plan, state, event)
 
     if isinstance(draft.state.next, Finished):
@@ -123,12 +136,18 @@ def _own(draft: Draft, event: Happening) -> None:
             _begin(draft, event)
         case Replied():
             on_reply(draft, event)
+        case TooLong():
+            on_too_long(draft, event)
+        case FellBack():
+            on_fallback(draft, event)
         case CallHeld():
             _mark(draft, {event.call_id}, "held")
         case ToolsStarted():
             _mark(draft, {call.id for call in event.calls}, "started")
         case ToolReturned():
             on_result(draft, event)
+        case Summarised():
+            on_summary(draft, event)
         case BranchTimedOut():
             on_timeout(draft, event)
         case Resumed():
@@ -146,6 +165,7 @@ def _begin(draft: Draft, event: RunStarted) -> None:
     if event.repairs:
         draft.say(HistoryRepaired, changes=event.repairs)
 
+    draft.set(gauges=remembered(event.gauges, draft.state.gauges))
     draft.begin(event.messages, event.tokens)
     group = draft.plan.groups.get(draft.state.agent)
 

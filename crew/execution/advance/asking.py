@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
+from crew.execution.advance.compact import compact_first, warn_if_bare
 from crew.execution.advance.draft import Draft
+from crew.execution.advance.looking import Look, look
 from crew.runs import AskModel
+from crew.runs.events import Warned
+
+NEARLY = 0.8
 
 
 def ask(draft: Draft, again: Literal["", "empty", "output"] = "") -> None:
-    """The agent's model is next, unless a limit says otherwise."""
+    """The agent's model is next, unless a limit says otherwise; its view is made ready for it."""
     limits, tally = draft.state.limits, draft.state.tally
     spent: list[tuple[str, float | None, float | None]] = [
         ("rounds", tally.rounds, limits.rounds),
@@ -23,4 +28,30 @@ def ask(draft: Draft, again: Literal["", "empty", "output"] = "") -> None:
             draft.stop_at(name, limit)
             return
 
+    if compact_first(draft, again):
+        return
+
+    for name, value, limit in spent:
+        _warn(draft, f"limits.{name}", value, limit)
+
+    seen = look(draft)
+    _warn_of_sizes(draft, seen)
+    warn_if_bare(draft, seen.size)
     draft.set(next=AskModel(again=again))
+
+
+def _warn_of_sizes(draft: Draft, seen: Look) -> None:
+    _warn(draft, "max_messages_per_request", draft.state.history.size, draft.plan.budget.limit)
+    parameters = draft.state.parameters
+    _warn(draft, "max_history_size", seen.size, parameters.max_history_size)
+    _warn(draft, "max_tokens", seen.tokens, parameters.max_tokens)
+    _warn(draft, f"window of {seen.name}", seen.before, seen.gauge.window)
+
+
+def _warn(draft: Draft, name: str, value: float | None, limit: float | None) -> None:
+    """At four fifths of a limit, once a run: a history that is pruned in blocks comes near it again and again."""
+    if not limit or value is None or value < NEARLY * limit or name in draft.state.warned:
+        return
+
+    draft.set(warned=(*draft.state.warned, name))
+    draft.say(Warned, text=f"{name}: {value:g} of {limit:g} used ({value / limit:.0%}).")

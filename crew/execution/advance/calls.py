@@ -15,6 +15,7 @@ from crew.execution.advance.draft import Draft
 from crew.execution.advance.fork import call_agent, fork
 from crew.execution.plan import Toolkit
 from crew.history import View, cross, estimate
+from crew.history.tokens import PER_MESSAGE
 from crew.messages import AssistantMessage, ProviderData, SystemMessage, ToolCall, ToolMessage, ToolResult
 from crew.runs import CallTools, OpenCall, ToolTally
 from crew.runs.events import AgentStarted, CallsDeclined, HandedOff, ToolReturned
@@ -86,7 +87,7 @@ def _accepted(draft: Draft, calls: tuple[ToolCall, ...], kit: Toolkit) -> tuple[
     if draft.plan.budget.limit is not None:
         entries = draft.state.history.entries
         systems = len({entry.message.text for entry in entries if isinstance(entry.message, SystemMessage)})
-        room = min(room, draft.plan.budget.limit - systems - 2)
+        room = min(room, draft.plan.budget.limit - systems - 2 - draft.plan.summarizes)
 
     room = max(1, room)
     first = next((index for index, call in enumerate(calls) if call.name in kit.handoffs), 0)
@@ -136,16 +137,17 @@ def _payload_problem(handoff: Handoff, call: ToolCall) -> str:
 
 def on_result(draft: Draft, event: ToolReturned) -> None:
     """A call came back."""
-    answer(draft, event.result)
+    answer(draft, event.result, event.tokens)
     close_if_answered(draft)
 
 
-def answer(draft: Draft, result: ToolResult) -> None:
-    """Write a call's result down."""
+def answer(draft: Draft, result: ToolResult, tokens: int = 0) -> None:
+    """Write a call's result down, with its tokens as they were counted."""
     now = draft.state.next
     assert isinstance(now, CallTools)
     calls = tuple(
-        replace(open, status="done", result=result) if open.call.id == result.call_id else open for open in now.calls
+        replace(open, status="done", result=result, tokens=tokens) if open.call.id == result.call_id else open
+        for open in now.calls
     )
     by_tool = draft.state.tally.by_tool
     tally = by_tool.get(result.name, ToolTally())
@@ -168,7 +170,8 @@ def close_if_answered(draft: Draft) -> None:
         note = f"\n[{len(now.declined)} more calls were not run, at most {len(results)} fit in one turn: {names}.]"
         results[-1] = replace(results[-1], text=results[-1].text + note)
 
-    draft.append(ToolMessage(tuple(results)), sum(estimate(result.text) + 4 for result in results))
+    tokens = sum(PER_MESSAGE + (open.tokens or estimate(open.result.text)) for open in now.calls if open.result)
+    draft.append(ToolMessage(tuple(results)), tokens)
 
     if now.handoff:
         call = next(open.call for open in now.calls if open.call.id == now.handoff)

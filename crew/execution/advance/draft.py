@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from crew.doors import Entry, Pruned
+from crew.doors import Budget, Entry, Pruned
+from crew.execution.gauges import gauge_of
 from crew.execution.plan import Plan
 from crew.history import History, estimate_message
-from crew.messages import Message, Usage, UserMessage
+from crew.history.summaries import says_something
+from crew.messages import AssistantMessage, Message, SummaryMessage, Usage, UserMessage
 from crew.runs import Event, Finished, RunState
 from crew.runs.events import HistoryPruned, LimitReached, Stamp
 from crew.runs.state import StopReason
 
 Told = TypeVar("Told", bound=Stamp)
+Named = TypeVar("Named", bound=Message)
 
 
 class Draft:
@@ -38,33 +41,60 @@ class Draft:
 
     # ------------------------------------------------------------------------------------------ the one append
 
+    @property
+    def budget(self) -> Budget:
+        """How large the history may be; for a policy that counts tokens, with the window of the agent at work."""
+        if not getattr(self.plan.policy, "eager", False) or self.state.agent not in self.plan.agents:
+            return self.plan.budget
+
+        gauge = gauge_of(self.plan, self.state, self.state.agent)
+        return replace(self.plan.budget, window=gauge.window, fixed=gauge.fixed)
+
     def append(self, message: Message, tokens: int | None = None, *, shown: Message | None = None) -> None:
         """A message enters transcript and history; where the history shows it in part, `shown` is that part."""
         entry = self._record(message, tokens, shown)
-        history, pruned = self.state.history.append(entry, policy=self.plan.policy, budget=self.plan.budget)
+        history, pruned = self.state.history.append(entry, policy=self.plan.policy, budget=self.budget)
         self._accept(history, pruned)
 
     def conclude(self, message: Message, tokens: int) -> None:
         """The reply that ends the run enters; it never overflows."""
         entry = self._record(message, tokens, None)
-        history, pruned = self.state.history.conclude(entry, policy=self.plan.policy, budget=self.plan.budget)
+        history, pruned = self.state.history.conclude(entry, policy=self.plan.policy, budget=self.budget)
         self._accept(history, pruned)
 
     def begin(self, messages: tuple[Message, ...], tokens: tuple[int, ...]) -> None:
         """What came in, the goal last, enters at once and is pruned once."""
         entries = [self._record(m, n, None) for m, n in zip(messages, tokens, strict=True)]
         start = replace(self.state.history, goal=messages[-1].id)
-        self._accept(*start.append(*entries, policy=self.plan.policy, budget=self.plan.budget))
+        self._accept(*start.append(*entries, policy=self.plan.policy, budget=self.budget))
+
+    def insert(self, summary: SummaryMessage, position: int) -> str | None:
+        """A summary enters at the place of what it covers; its id, or None where there is no room for it."""
+        named = self._named(summary)
+        entry = Entry(message=named, position=position, tokens=estimate_message(named))
+        made = self.state.history.insert(entry, budget=self.plan.budget)
+
+        if made is None:
+            return None
+
+        self.set(transcript=self.state.transcript.append(named))
+        self._accept(*made)
+        return named.id
 
     def _record(self, message: Message, tokens: int | None, shown: Message | None) -> Entry:
         message = self._named(message)
         transcript = self.state.transcript
         self.set(transcript=transcript.append(message))
         counted = estimate_message(message) if tokens is None else tokens
+        self.count(seen_tokens=self.state.tally.seen_tokens + counted)
         part = message if shown is None else replace(shown, id=message.id, time=message.time)
+
+        if isinstance(part, AssistantMessage) and part.manifest is not None:
+            part = replace(part, manifest=None)  # the transcript's copy tells it; the working set stays small
+
         return Entry(message=part, position=len(transcript), tokens=counted)
 
-    def _named(self, message: Message) -> Message:
+    def _named(self, message: Named) -> Named:
         if message.id:
             return message
 
@@ -82,7 +112,9 @@ class Draft:
         self.count(
             messages_pruned=tally.messages_pruned + before - history.size,
             prunings=(*tally.prunings, (before, history.size)),
+            by_policy=counted(tally.by_policy, self.plan.policy.name),
         )
+        self._await_summary(pruned)
         self.say(
             HistoryPruned,
             policy=self.plan.policy.name,
@@ -93,6 +125,29 @@ class Draft:
             evicted=tuple(entry.message.id for g in pruned.evicted for entry in g.entries),
             tokens_before=sum(g.tokens for g in (*pruned.kept, *pruned.evicted)),
             tokens_after=sum(g.tokens for g in pruned.kept),
+        )
+
+    def _await_summary(self, pruned: Pruned) -> None:
+        """What left is noted down, if a summary shall stand for it, or was to stand for what was there before."""
+        backlog = self.state.backlog
+        # What leaves to make room for a summary belongs to the next one.
+        made_room = not pruned.to_summarise and isinstance(self.state.transcript[-1], SummaryMessage)
+        gone = [entry for g in pruned.evicted for entry in g.entries]
+        named = [e.message.id for e in gone] if made_room and self.plan.summarizes else pruned.to_summarise
+
+        if not named and not self.plan.summarizes:
+            return
+
+        waiting = tuple(dict.fromkeys((*backlog.ids, *named)))
+        wordy = backlog.says_something or any(says_something(e.message) for e in gone if e.message.id in set(named))
+        self.set(
+            backlog=replace(
+                backlog,
+                ids=waiting,
+                since=backlog.since + sum(g.size for g in pruned.evicted),
+                says_something=wordy,
+                left=(*backlog.left, *gone),
+            )
         )
 
     # ------------------------------------------------------------------------------------------ what comes next
@@ -115,6 +170,11 @@ class Draft:
     def tell(self, text: str, origin: Any) -> None:
         """The framework says something in the user's place, so that the next request ends with a user message."""
         self.append(UserMessage(text, origin=origin))
+
+
+def counted(by_policy: dict[str, int], name: str) -> dict[str, int]:
+    """The counts with one more under this name."""
+    return {**by_policy, name: by_policy.get(name, 0) + 1}
 
 
 def spent(state: RunState) -> Usage:

@@ -12,7 +12,7 @@ from crew.execution.advance.draft import Draft
 from crew.execution.advance.records import archive, words_of
 from crew.history import History, View
 from crew.messages import ToolCall, ToolResult, Transcript, UserMessage
-from crew.runs import CallTools, Finished, Limits, RunBranches, RunState, ToolTally
+from crew.runs import CallTools, Finished, Limits, RunBranches, RunState, Tally, ToolTally
 from crew.runs.events import AgentStarted, BranchStarted
 from crew.runs.state import CallStatus
 from crew.tools import cut
@@ -37,6 +37,7 @@ def fork(draft: Draft, group: Parallel, crossing: View | None = None) -> None:
             transcript=state.transcript,
             forked_at=len(state.transcript),
             views={name: crossing} if crossing else {},
+            tally=Tally(seen_tokens=state.tally.seen_tokens),
         )
         begun = Draft(draft.plan, child, draft.event)
         draft.say(BranchStarted, branch=child.run_id, group=group.name)
@@ -94,6 +95,10 @@ def _child(state: RunState, key: str, agent: str, limits: Limits) -> RunState:
         parameters=state.parameters,
         seen_at=state.seen_at,
         active_seconds=state.active_seconds,
+        gauges=state.gauges,
+        calibrations=state.calibrations,
+        known=state.known,
+        warned=state.warned,
     )
 
 
@@ -111,10 +116,10 @@ def call_agent(draft: Draft, call: ToolCall, used: AgentTool, siblings: int) -> 
     else:
         child = _child(draft.state, call.id, used.agent.name, _share(draft.state, siblings))
         begun = Draft(draft.plan, child, draft.event)
-        draft.say(BranchStarted, branch=child.run_id)
+        draft.say(BranchStarted, branch=child.run_id, tool=call.name)
         begun.say(AgentStarted)
         goal = UserMessage(request, id=f"{child.run_id}:0", time=draft.event.at)
-        begun.set(history=History(goal=goal.id), transcript=Transcript())
+        begun.set(history=History(goal=goal.id), transcript=Transcript(), known=0)
         begun.append(goal)
         ask(begun)
         draft.set(children={**draft.state.children, call.id: begun.state})

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from crew.execution.advance.draft import Draft, spent
-from crew.messages import Usage
-from crew.runs import Branch, Finished, RunState, Tally, ToolTally
+from crew.execution.advance.tallies import together
+from crew.execution.gauges import remembered
+from crew.runs import Branch, Finished, RunState, Tally
 from crew.runs.events import BranchFinished
 
 
@@ -20,9 +21,20 @@ def archive(draft: Draft, keys: Sequence[str], group: str = "") -> None:
         record = record_of(child)
         records.append(record)
         _tell(draft, child, draft.state, group)
-        draft.set(tally=added(draft.state.tally, total(child)))
+        _add(draft, child)
 
     draft.set(children=children, branches=(*draft.state.branches, *records))
+
+
+def _add(draft: Draft, child: RunState) -> None:
+    for inner in child.children.values():
+        _add(draft, inner)
+
+    draft.set(
+        tally=together(draft.state.tally, child.tally),
+        gauges=remembered(draft.state.gauges, child.gauges),
+        warned=tuple(dict.fromkeys((*draft.state.warned, *child.warned))),
+    )
 
 
 def _tell(draft: Draft, child: RunState, parent: RunState, group: str) -> None:
@@ -78,29 +90,6 @@ def total(state: RunState) -> Tally:
     tally = state.tally
 
     for child in state.children.values():
-        tally = added(tally, total(child))
+        tally = together(tally, total(child))
 
     return tally
-
-
-def added(mine: Tally, other: Tally) -> Tally:
-    """A run's tally with that of one that it started."""
-    agents, tools = dict(mine.by_agent), dict(mine.by_tool)
-
-    for name, usage in other.by_agent.items():
-        agents[name] = agents.get(name, Usage()) + usage
-
-    for name, tally in other.by_tool.items():
-        known = tools.get(name, ToolTally())
-        tools[name] = ToolTally(calls=known.calls + tally.calls, errors=known.errors + tally.errors)
-
-    return Tally(
-        usage=mine.usage + other.usage,
-        rounds=mine.rounds + other.rounds,
-        handoffs=mine.handoffs + other.handoffs,
-        forks=mine.forks,
-        messages_pruned=mine.messages_pruned + other.messages_pruned,
-        prunings=(*mine.prunings, *other.prunings),
-        by_agent=agents,
-        by_tool=tools,
-    )

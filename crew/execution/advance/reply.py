@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from pydantic import ValidationError
 
@@ -13,7 +12,7 @@ from crew.execution.advance.asking import ask
 from crew.execution.advance.calls import open_calls
 from crew.execution.advance.draft import Draft
 from crew.execution.advance.fork import fork
-from crew.history import View
+from crew.execution.advance.learning import learn
 from crew.messages import AssistantMessage, is_empty
 from crew.runs import AskModel, AwaitInput
 from crew.runs.events import AgentStarted, Replied, ReplyEmpty, Routed, UsageChanged
@@ -25,21 +24,20 @@ def on_reply(draft: Draft, event: Replied) -> None:
     agent, tally = draft.plan.agents[state.agent], state.tally
     again = state.next.again if isinstance(state.next, AskModel) else ""
     mine = tally.by_agent.get(agent.name)
-    view = state.views.get(agent.name, View())
     draft.count(
         usage=tally.usage + event.usage,
         rounds=tally.rounds + 1,
         by_agent={**tally.by_agent, agent.name: event.usage if mine is None else mine + event.usage},
     )
-    draft.set(views={**state.views, agent.name: replace(view, turn=view.turn + 1)})
+    tokens = learn(draft, event)
     draft.say(UsageChanged, usage=draft.state.tally.usage)
 
     if is_empty(event.message):
         _empty(draft, again)
     elif event.message.calls:
-        open_calls(draft, event.message, event.tokens)
+        open_calls(draft, event.message, tokens)
     else:
-        _plain(draft, agent, event.message, event.tokens, again)
+        _plain(draft, agent, event.message, tokens, again)
 
 
 def _empty(draft: Draft, again: str) -> None:

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from pydantic import Discriminator
 
+from crew.runs.events.compaction import Compacted, CompactionFailed, Summarised
 from crew.runs.events.graph import BranchFinished, BranchStarted, BranchTimedOut, HandedOff, Routed
 from crew.runs.events.history import HistoryPruned, HistoryRepaired
-from crew.runs.events.model import AgentStarted, Asked, FellBack, Replied, ReplyEmpty, Retried, TextDelta
+from crew.runs.events.model import AgentStarted, Asked, FellBack, Replied, ReplyEmpty, Retried, TextDelta, TooLong
 from crew.runs.events.run import (
     Cancelled,
     LimitReached,
@@ -32,6 +33,7 @@ Event = Annotated[
     | ReplyEmpty
     | Retried
     | FellBack
+    | TooLong
     | CallHeld
     | ToolsStarted
     | ToolProgress
@@ -44,6 +46,9 @@ Event = Annotated[
     | BranchTimedOut
     | HistoryPruned
     | HistoryRepaired
+    | Summarised
+    | Compacted
+    | CompactionFailed
     | Warned
     | UsageChanged
     | Paused
@@ -64,6 +69,8 @@ __all__ = [
     "CallHeld",
     "CallsDeclined",
     "Cancelled",
+    "Compacted",
+    "CompactionFailed",
     "Event",
     "FellBack",
     "HandedOff",
@@ -80,7 +87,9 @@ __all__ = [
     "RunFinished",
     "RunStarted",
     "Stamp",
+    "Summarised",
     "TextDelta",
+    "TooLong",
     "ToolProgress",
     "ToolReturned",
     "ToolsStarted",

@@ -32,6 +32,7 @@ class BranchStarted(Stamp):
 
     branch: str
     group: str = ""
+    tool: str = ""
     kind: Literal["branch_started"] = "branch_started"
 
 

@@ -10,7 +10,7 @@ from crew.runs.events.stamp import Stamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPruned(Stamp):
-    """Messages left the history; they stay in the transcript."""
+    """Messages left the history, or one agent's view of it, or are masked there; they stay in the transcript."""
 
     policy: str
     reason: str
@@ -20,6 +20,8 @@ class HistoryPruned(Stamp):
     evicted: tuple[str, ...]
     tokens_before: int
     tokens_after: int
+    where: Literal["history", "view"] = "history"
+    masked: tuple[str, ...] = ()
     kind: Literal["history_pruned"] = "history_pruned"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from crew.manifest import Manifest
 from crew.messages import AssistantMessage, Usage
 from crew.runs.events.stamp import Stamp
 
@@ -18,12 +19,13 @@ class AgentStarted(Stamp):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked(Stamp):
-    """A model is asked."""
+    """A model is asked; the manifest tells what it gets to see."""
 
     provider: str
     model: str
     messages: int
     tokens: int
+    manifest: Manifest | None = None
     kind: Literal["asked"] = "asked"
 
 
@@ -38,7 +40,10 @@ class TextDelta(Stamp):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replied(Stamp):
-    """A model replied; the message is whole, also where not all of its calls are accepted."""
+    """A model replied; the message is whole, also where not all of its calls are accepted.
+
+    Its manifest is that of the request, with what was billed.
+    """
 
     message: AssistantMessage
     usage: Usage
@@ -67,6 +72,17 @@ class Retried(Stamp):
     reason: str
     wait: float
     kind: Literal["retried"] = "retried"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooLong(Stamp):
+    """The request outgrew the model's window; the view is cut further. `maximum` is the window, where it was named."""
+
+    model: str
+    tokens: int
+    maximum: int | None
+    reason: str
+    kind: Literal["too_long"] = "too_long"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

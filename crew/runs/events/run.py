@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from crew.history import Gauge
 from crew.messages import Message, Usage
 from crew.runs.events.stamp import Stamp
 from crew.runs.state import Pause
@@ -12,11 +13,16 @@ from crew.runs.state import Pause
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Stamp):
-    """A run begins; the last of the messages is its goal, those before it came in as history."""
+    """A run begins; the last of the messages is its goal, those before it came in as history.
+
+    `trace` is the W3C traceparent of the span under which it is traced; empty where nobody traces.
+    """
 
     messages: tuple[Message, ...]
     tokens: tuple[int, ...]
     repairs: tuple[str, ...] = ()
+    gauges: dict[str, tuple[Gauge, ...]] = field(default_factory=dict)
+    trace: str = ""
     kind: Literal["run_started"] = "run_started"
 
 
@@ -49,6 +55,7 @@ class Resumed(Stamp):
     """The run goes on, with these answers."""
 
     answers: dict[str, Any] = field(default_factory=dict)
+    trace: str = ""
     kind: Literal["resumed"] = "resumed"
 
 

@@ -1,0 +1,85 @@
+"""What a reply teaches: what its request cost, message by message, and what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from crew.doors import Entry
+from crew.execution.advance.draft import Draft
+from crew.execution.gauges import gauge_of, regauged
+from crew.history import Calibration, History, View
+from crew.history.gauge import Anchored, anchor
+from crew.history.view import codes, marked, shown
+from crew.runs.events import Replied
+
+
+def learn(draft: Draft, event: Replied) -> int:
+    """The request behind this reply is what the agent saw last, and its bill corrects the counts.
+
+    Returns the reply's own tokens, in the unit of estimates.
+    """
+    state, name = draft.state, draft.state.agent
+    view = state.views.get(name, View())
+    gauge = gauge_of(draft.plan, state, name)
+    calibration = state.calibrations.get(gauge.model, Calibration())
+    entries = shown(state.history, view)
+    sent = marked(entries, view)
+    numbers = codes(sent, view)
+    fresh = replace(view, turn=view.turn + 1, sent=numbers, sent_to=gauge.model, moved="", too_long=0)
+    _tally(draft, event, sum(entry.tokens for entry in sent))
+
+    if event.usage.input_tokens:
+        held: Literal["held", "moved", "first"] = "moved"
+
+        if not view.sent or view.sent_to != gauge.model:
+            held = "first"
+        elif numbers[: len(view.sent)] == view.sent:
+            held = "held"
+
+        found = anchor(calibration, gauge.fixed, sent, state.known, event.usage.input_tokens, held=held)
+        calibration = found.calibration
+        draft.set(
+            history=_corrected(state.history, entries, found, state.known),
+            gauges=regauged(state, name, replace(gauge, fixed=found.fixed)),
+            calibrations={**state.calibrations, gauge.model: calibration},
+            known=len(state.transcript),
+        )
+
+    draft.set(views={**state.views, name: fresh})
+    return _own_tokens(event, calibration)
+
+
+def _corrected(history: History, entries: Sequence[Entry], found: Anchored, known: int) -> History:
+    """The history with what each message costs; what was shown in part, or not at all, is only converted."""
+    seen = {entry.position: entry for entry in entries if entry.position in found.tokens}
+    factor = found.calibration.ratio / found.calibration.scale
+
+    def correct(entry: Entry) -> Entry:
+        if seen.get(entry.position) is entry:
+            return replace(entry, tokens=found.tokens[entry.position])
+
+        return replace(entry, tokens=round(entry.tokens * factor)) if entry.position >= known else entry
+
+    return replace(history, entries=tuple(map(correct, history.entries)))
+
+
+def _own_tokens(event: Replied, calibration: Calibration) -> int:
+    """The reply as the next request will count it: as it was billed, where that can be."""
+    usage = event.usage
+    billed = usage.output_tokens - (0 if event.message.provider_data else usage.reasoning_tokens)
+    plausible = event.tokens / 2 < billed and (event.message.provider_data or billed < 2 * event.tokens + 64)
+    return round(billed / calibration.ratio) if plausible else event.tokens
+
+
+def _tally(draft: Draft, event: Replied, tokens: int) -> None:
+    tally, manifest = draft.state.tally, event.message.manifest
+    draft.count(saved_tokens=tally.saved_tokens + max(0, tally.seen_tokens - tokens))
+
+    if manifest is not None:
+        draft.count(
+            estimated_tokens=tally.estimated_tokens + manifest.tokens,
+            cached_tokens=tally.cached_tokens + manifest.cached,
+            prefix_breaks=tally.prefix_breaks + bool(manifest.rule and manifest.request),
+        )

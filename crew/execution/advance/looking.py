@@ -1,0 +1,245 @@
+"""What the agent whose turn it is gets to see: its view moves here, before its model is asked, and nowhere else.
+
+In this order: the executor's and the agent's policies for views, the token budget, `max_history_size`. Each moves the
+view by a block, so that it then holds still; a step in which nothing is near a limit only adds up numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from crew.doors import Budget, Entry, Group, Policy, Pruned
+from crew.errors import ContextOverflow
+from crew.execution.advance.draft import Draft, counted
+from crew.execution.gauges import THRESHOLD, fixed_parts, gauge_of
+from crew.history import Calibration, MaskToolResults, View
+from crew.history.fit import Measure, drop
+from crew.history.gauge import predict
+from crew.history.legal import settle, survey
+from crew.history.view import MARKER_TOKENS, hide, marked, mask, shown
+from crew.messages import OMITTED, ToolMessage, weight
+from crew.runs.events import HistoryPruned
+
+TARGET = 0.5
+# What was not billed yet is an estimate; against a limit that must hold, it counts for a little more.
+CAUTION = 1.1
+
+
+class Look:
+    """One agent's view in the making: what it shows, and how large that is."""
+
+    def __init__(self, draft: Draft) -> None:
+        state, name = draft.state, draft.state.agent
+        self.draft, self.name = draft, name
+        self.agent = draft.plan.agents[name]
+        self.gauge = gauge_of(draft.plan, state, name)
+        self.calibration = state.calibrations.get(self.gauge.model, Calibration())
+        self.view = state.views.get(name, View())
+        self._measure()
+        self.before = self.tokens
+
+    def _measure(self) -> None:
+        history, known = self.draft.state.history, self.draft.state.known
+        self.entries = shown(history, self.view)
+        sent = marked(self.entries, self.view)
+        self.size = sum(weight(entry.message) for entry in sent)
+        self.tokens = predict(self.calibration, self.gauge.fixed, sent, known)
+        self.careful = predict(
+            replace(self.calibration, ratio=self.calibration.ratio * CAUTION), self.gauge.fixed, sent, known
+        )
+
+    def groups(self) -> tuple[Group, ...]:
+        """What is shown as groups, each with its tokens as this model counts them."""
+        known, c = self.draft.state.known, self.calibration
+        weighed = [
+            replace(entry, tokens=round(entry.tokens * (c.scale if entry.position < known else c.ratio)))
+            for entry in self.entries
+        ]
+        return survey(weighed, self.draft.state.history.goal)
+
+    @property
+    def extra(self) -> tuple[int, int]:
+        """What a request holds beside the groups: the marker's size, and its tokens with the fixed part's."""
+        own = sum(entry.tokens for entry in self.entries if entry.position < self.draft.state.known)
+        new = sum(entry.tokens for entry in self.entries) - own
+        groups = own * self.calibration.scale + new * self.calibration.ratio
+        return (1 if self.view.truncated else 0), max(0, round(self.tokens - groups))
+
+    # ------------------------------------------------------------------------------------------ its moves
+
+    def lose(self, gone: Collection[Entry], rule: str, reason: str, *, marks: bool = False) -> None:
+        """These entries are not shown any more."""
+        truncated = self.view.truncated + (sum(weight(entry.message) for entry in gone) if marks else 0)
+        view = hide(self.view, self.entries, {entry.position for entry in gone})
+        self._move(replace(view, truncated=truncated), rule, reason, evicted=tuple(e.message.id for e in gone))
+
+    def omit(self, ids: Collection[str], rule: str, reason: str) -> None:
+        """The results of these messages are masked."""
+        self._move(mask(self.view, self.entries, ids), rule, reason, masked=tuple(ids))
+
+    def _move(
+        self, view: View, rule: str, reason: str, evicted: tuple[str, ...] = (), masked: tuple[str, ...] = ()
+    ) -> None:
+        before, tokens = self.size, self.tokens
+        self.view = replace(view, moved=rule)
+        self._measure()
+        draft = self.draft
+        draft.set(views={**draft.state.views, self.name: self.view})
+        draft.count(by_policy=counted(draft.state.tally.by_policy, rule))
+        draft.say(
+            HistoryPruned,
+            policy=rule,
+            reason=reason,
+            before=before,
+            after=self.size,
+            limit=draft.plan.budget.limit or 0,
+            evicted=evicted,
+            masked=masked,
+            tokens_before=tokens,
+            tokens_after=self.tokens,
+            where="view",
+        )
+
+    def cut(self, rule: str, reason: str, *, target: float, ceiling: float, by: Measure = "tokens") -> bool:
+        """Cut to the target, and of what should stay only down to the ceiling; False where nothing could leave."""
+        groups, (size, tokens) = self.groups(), self.extra
+        extra = tokens if by == "tokens" else size
+        gone = drop(groups, target=target - extra, ceiling=ceiling - extra, by=by)
+
+        if gone:
+            self.lose([entry for index in sorted(gone) for entry in groups[index].entries], rule, reason)
+
+        return bool(gone)
+
+    def overflow(self, text: str, limit: int, by: Measure = "tokens") -> ContextOverflow:
+        """The error that says what the request is made of when nothing more can leave."""
+        items: list[tuple[str, int]] = []
+
+        if by == "tokens":
+            items.extend(fixed_parts(self.agent, self.draft.plan.toolkits[self.name]))
+
+        items.extend(
+            (f"{g.kind} {g.entries[0].message.id!r}", g.tokens if by == "tokens" else g.size)
+            for g in self.groups()
+            if g.mandatory
+        )
+        return ContextOverflow(text, limit=limit, items=items)
+
+
+def look(draft: Draft) -> Look:
+    """Move the view of the agent whose turn it is as far as its policies and limits ask for."""
+    seen = Look(draft)
+    policies = draft.plan.views.get(seen.name, ())
+
+    for policy in policies:
+        if _due(policy, seen):
+            _apply(policy, seen)
+
+    _within_tokens(seen, by_policy=any(hasattr(policy, "threshold") for policy in policies))
+    _within_size(seen)
+    return seen
+
+
+# ---------------------------------------------------------------------------------------------------- policies
+
+
+def _due(policy: Policy, seen: Look) -> bool:
+    """Whether a policy could have something to do; groups are made only then."""
+    if isinstance(policy, MaskToolResults):
+        return bool(policy.keep_recent) and _readable(seen.entries, seen.view) >= 2 * policy.keep_recent
+
+    threshold: float | None = getattr(policy, "threshold", None)
+
+    if threshold is not None and seen.tokens > threshold * seen.gauge.window - 2 * MARKER_TOKENS:
+        return True
+
+    # A policy that names no bound at all decides for itself, each time.
+    limit: int | None = getattr(policy, "limit", None if threshold is not None else 0)
+    return limit is not None and seen.size > limit
+
+
+def _readable(entries: Collection[Entry], view: View) -> int:
+    results = (
+        entry.message
+        for entry in entries
+        if entry.position >= view.masked_to and isinstance(entry.message, ToolMessage)
+    )
+    return sum(weight(message) for message in results if message.results[0].text != OMITTED)
+
+
+def _apply(policy: Policy, seen: Look) -> None:
+    groups = seen.groups()
+    size, tokens = seen.extra
+    limit: int | None = getattr(policy, "limit", None)
+    target = getattr(policy, "prune_to", None) or max(1, (limit or 0) // 2)
+    budget = Budget(limit=limit, target=target, window=seen.gauge.window, fixed=tokens)
+    bound = limit - size if limit is not None else sum(g.size for g in groups)
+    verdict: Pruned = settle(groups, policy.prune(groups, budget), bound)
+
+    if verdict.evicted:
+        gone = [entry for g in verdict.evicted for entry in g.entries]
+        seen.lose(gone, policy.name, verdict.reason, marks=getattr(policy, "marks", False))
+
+    # The newest results are what the model was called for: they stay readable whatever a policy says.
+    fixed = {entry.message.id for g in verdict.kept if g.mandatory for entry in g.entries}
+    masked = tuple(id for id in verdict.masked if id not in fixed)
+
+    if masked:
+        seen.omit(masked, policy.name, verdict.reason)
+
+    if limit is not None and seen.size > limit:
+        text = f"What {seen.name!r} must see holds {seen.size} messages, more than its policy's limit of {limit}."
+        raise seen.overflow(text, limit, "size")
+
+
+# ---------------------------------------------------------------------------------------------------- limits
+
+
+def _within_tokens(seen: Look, *, by_policy: bool) -> None:
+    asked, gauge = seen.draft.state.parameters.max_tokens, seen.gauge
+
+    if asked is not None and gauge.fixed >= asked:
+        parts = fixed_parts(seen.agent, seen.draft.plan.toolkits[seen.name])
+        raise ContextOverflow(
+            f"max_tokens must accommodate the system prompt: instructions and tools of {seen.name!r} hold about "
+            f"{gauge.fixed} tokens, and max_tokens is {asked}.",
+            limit=asked,
+            items=parts,
+        )
+
+    if asked is not None and seen.careful > asked:
+        reason = f"about {seen.tokens} tokens, and max_tokens is {asked}"
+        seen.cut("max_tokens", reason, target=asked * TARGET, ceiling=asked / CAUTION)
+
+        if seen.tokens > asked:
+            text = f"What {seen.name!r} must see holds about {seen.tokens} tokens, more than max_tokens={asked}."
+            raise seen.overflow(text, asked)
+
+    ceiling = min(gauge.window - gauge.reserve, gauge.window * (1.0 if by_policy else THRESHOLD))
+
+    if seen.tokens > ceiling:
+        reason = f"about {seen.tokens} tokens, and the window holds {gauge.window} ({gauge.source})"
+        seen.cut("window", reason, target=min(ceiling, gauge.window * TARGET), ceiling=ceiling)
+
+    # A guessed window, or an estimate that no bill has confirmed, is no reason to give up: the model may take it.
+    sure = gauge.source != "default" and not seen.view.too_long
+    slack = 1.0 if seen.calibration.bills else 1.3
+
+    if sure and seen.tokens > gauge.window * slack:
+        text = f"What {seen.name!r} must see holds about {seen.tokens} tokens, more than its window of {gauge.window}."
+        raise seen.overflow(text, gauge.window)
+
+
+def _within_size(seen: Look) -> None:
+    limit = seen.draft.state.parameters.max_history_size
+
+    if limit is None or seen.size <= limit:
+        return
+
+    reason = f"{seen.size} messages, and max_history_size is {limit}"
+    seen.cut("max_history_size", reason, target=max(1, limit // 2), ceiling=limit, by="size")
+
+    if seen.size > limit:
+        text = f"What {seen.name!r} must see holds {seen.size} messages, more than max_history_size={limit}."
+        raise seen.overflow(text, limit, "size")

@@ -1,0 +1,137 @@
+"""What is known of the model behind an agent: its window, what every request to it holds, and how it counts.
+
+Counts of messages are kept in the tokens of the first model that billed. Whoever bills says what the messages cost
+that were new to it, so that an eviction subtracts known numbers; only what came later is estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from crew.doors import Entry
+
+DEFAULT_WINDOW = 128_000
+
+# How far, before the first bill, a model's way of counting tends to be off, the count of schemas, and that of messages;
+# and how many tokens a service may wrap around all of it.
+_MODEL, _FIXED, _MESSAGE, _WRAPPING = 0.25, 0.25, 0.12, 60.0
+
+WindowSource = Literal["explicit", "registry", "default", "learned"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """An agent's model: its window and where that number comes from, and the tokens of instructions and tools.
+
+    `fixed` is what those were billed with, `counted` what they were counted as, exactly or not. `reserve` is the part
+    of the window that is kept free for the reply.
+    """
+
+    model: str = ""
+    window: int = DEFAULT_WINDOW
+    source: WindowSource = "default"
+    fixed: int = 0
+    counted: int = 0
+    reserve: int = 0
+    exact: bool = False
+
+    def learned(self, model: str, maximum: int) -> Gauge:
+        """What an error said of this model's window is believed for the rest of the run."""
+        if self.model != model or maximum >= self.window:
+            return self
+
+        return replace(self, window=maximum, source="learned")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """How one model counts: `ratio` turns estimates into its tokens, `scale` the counts that are known."""
+
+    ratio: float = 1.0
+    scale: float = 1.0
+    bills: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchored:
+    """What a bill taught: the model's calibration, the fixed part, and what each message costs, by position."""
+
+    calibration: Calibration
+    fixed: int
+    tokens: Mapping[int, int]
+
+
+def predict(calibration: Calibration, fixed: int, entries: Sequence[Entry], known: int) -> int:
+    """The tokens that a request of these messages will be billed with; those before the position `known` were."""
+    old = sum(entry.tokens for entry in entries if entry.position < known)
+    new = sum(entry.tokens for entry in entries) - old
+    return round(fixed + old * calibration.scale + new * calibration.ratio)
+
+
+def anchor(
+    calibration: Calibration,
+    fixed: int,
+    entries: Sequence[Entry],
+    known: int,
+    billed: int,
+    *,
+    held: Literal["held", "moved", "first"] = "held",
+) -> Anchored:
+    """Spread a bill over what caused it, so that the same request is predicted as it was billed.
+
+    While the view held still, the difference from the agent's bill before is what its new messages cost. After a
+    move, or in an agent's first request, an old error may be in it too, and less of it is theirs.
+    """
+    old = sum(entry.tokens for entry in entries if entry.position < known)
+    new = sum(entry.tokens for entry in entries) - old
+
+    if not calibration.bills:
+        return _first(calibration, fixed, entries, known, billed, old + new)
+
+    room = 4.0 if held == "held" else 1.25
+    expected = new * calibration.ratio
+    rest = billed - fixed - old * calibration.scale
+    actual = min(max(rest, expected / room), expected * room)
+    tokens = {}
+
+    if new:
+        share = actual / new / calibration.scale
+        tokens = {e.position: round(e.tokens * share) for e in entries if e.position >= known}
+        weight = min(0.6, actual / (actual + 300.0))
+        ratio = calibration.ratio + weight * (actual / new - calibration.ratio)
+        calibration = replace(calibration, ratio=ratio)
+
+    calibration = replace(calibration, bills=calibration.bills + 1)
+    left = rest - actual
+
+    if abs(left) < 1:
+        return Anchored(calibration=calibration, fixed=fixed, tokens=tokens)
+
+    if held == "first" or not old:
+        return Anchored(calibration=calibration, fixed=max(0, round(fixed + left)), tokens=tokens)
+
+    base = fixed + old * calibration.scale
+    factor = max(0.0, (base + left) / base)
+    older = {e.position: round(e.tokens * factor) for e in entries if e.position < known}
+    return Anchored(calibration=calibration, fixed=round(fixed * factor), tokens=older | tokens)
+
+
+def _first(
+    calibration: Calibration, fixed: int, entries: Sequence[Entry], known: int, billed: int, estimated: int
+) -> Anchored:
+    """The model's first bill: partly this model counts otherwise, partly the estimates were wrong.
+
+    Which of it is which can't be seen yet, so that it is shared out by how far each tends to be off.
+    """
+    total = fixed + estimated
+    spread = (_MODEL * total) ** 2 + (_FIXED * fixed) ** 2 + (_MESSAGE * estimated) ** 2 + _WRAPPING**2
+    off = (billed - total) / spread
+    model = _MODEL**2 * total * off
+    inside = fixed * (1.0 + model + _FIXED**2 * fixed * off) + _WRAPPING**2 * off
+    factor = 1.0 + model + _MESSAGE**2 * estimated * off
+    ratio = min(max(factor, 0.25), 4.0)
+    made = replace(calibration, ratio=ratio, scale=max(0.1, factor) if known else 1.0, bills=1)
+    tokens = {} if known else {entry.position: round(entry.tokens * factor) for entry in entries}
+    return Anchored(calibration=made, fixed=max(0, round(inside)), tokens=tokens)

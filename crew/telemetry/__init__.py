@@ -1,0 +1,16 @@
+"""Who is watching: OpenTelemetry spans and metrics, structured logs, secrets kept out of them; nothing until asked."""
+
+from crew.telemetry.figures import Figure
+from crew.telemetry.secrets import register_secret
+from crew.telemetry.setup import configure, current, reset
+from crew.telemetry.telemetry import Lookout, Telemetry
+
+__all__ = [
+    "Figure",
+    "Lookout",
+    "Telemetry",
+    "configure",
+    "current",
+    "register_secret",
+    "reset",
+]

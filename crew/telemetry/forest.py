@@ -1,0 +1,157 @@
+"""The open spans of a run and its branches: opened and ended here, the inner ones before the outer ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from crew.agents import Crew
+from crew.messages import ToolCall, ToolResult
+from crew.runs import CallTools, RunBranches, RunState
+from crew.telemetry import names
+from crew.telemetry.attributes import of_group
+from crew.telemetry.content import of_result
+from crew.telemetry.nodes import Node, Open, Pen
+from crew.telemetry.redaction import safe
+
+if TYPE_CHECKING:  # loaded with the first run that is traced, not with this package
+    from opentelemetry.trace import Span
+
+
+class Forest:
+    """A node for the run and one for each branch under way; what can be open in them, by kind."""
+
+    def __init__(self, pen: Pen, root: Span, crew: Crew, state: RunState, began: float, *, capture: bool) -> None:
+        self.pen, self.root, self.capture, self.last = pen, root, capture, began
+        self._conversation_id = state.conversation_id
+        self._groups = {group.name: group for group in crew.groups}
+        self.nodes: dict[str, Node] = {}
+        self.plant(state.run_id, root, began)
+
+    def plant(self, run_id: str, base: Span, at: float) -> None:
+        """A run, or a branch, stands under this span from now on."""
+        self.nodes[run_id] = Node(run_id=run_id, base=base, last=at, before=at)
+
+    def node(self, run_id: str) -> Node:
+        """Where this run stands; one that nobody announced stands under the root."""
+        if run_id not in self.nodes:
+            self.plant(run_id, self.root, self.last)
+
+        return self.nodes[run_id]
+
+    # ------------------------------------------------------------------------------------------ agents
+
+    def agent(self, node: Node, agent: str, at: float) -> Open:
+        """The open span of who works here; made now if the run came back in the middle of the work."""
+        if node.agent is None:
+            told = {
+                names.OPERATION: names.INVOKE_AGENT,
+                names.AGENT_NAME: agent,
+                names.CONVERSATION_ID: self._conversation_id,
+                names.RUN_ID: node.run_id,
+            }
+            links, node.links = node.links, []
+            span = self.pen.start(f"{names.INVOKE_AGENT} {agent}", at, told, parent=node.base, links=links)
+            node.agent = Open(span=span, began=at, name=agent)
+
+        return node.agent
+
+    def end_agent(self, node: Node, at: float) -> None:
+        """Whoever worked here is done."""
+        if node.agent is not None:
+            self.pen.end(node.agent.span, at)
+            node.agent = None
+
+    # ------------------------------------------------------------------------------------------ calls
+
+    def tool(self, node: Node, agent: str, at: float, call: ToolCall, kind: str) -> Open:
+        """A call begins."""
+        told: dict[str, Any] = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL_NAME: safe(call.name),
+            names.TOOL_TYPE: kind,
+            names.TOOL_CALL_ID: safe(call.id),
+            names.AGENT_NAME: agent,
+            names.RUN_ID: node.run_id,
+        }
+
+        if self.capture and call.arguments:
+            told[names.TOOL_ARGUMENTS] = safe(call.arguments)
+
+        parent = self.agent(node, agent, at).span
+        span = self.pen.start(f"{names.EXECUTE_TOOL} {safe(call.name)}", at, told, parent=parent)
+        node.tools[call.id] = Open(span=span, began=at, name=call.name)
+        return node.tools[call.id]
+
+    def end_tool(self, node: Node, result: ToolResult, at: float) -> None:
+        """A call is answered."""
+        open = node.tools.pop(result.call_id)
+
+        if self.capture and result.text:
+            open.span.set_attribute(names.TOOL_RESULT, of_result(result))
+
+        if result.outcome == "error":
+            # The words of a tool's error are content: the model reads them, and they may quote anything.
+            self.pen.fail(open.span, open.facts.get("error", "tool_error"))
+
+        self.pen.end(open.span, at)
+
+    # ------------------------------------------------------------------------------------------ groups
+
+    def group(self, node: Node, name: str, at: float) -> Open:
+        """The open span of a group, with one branch more below it."""
+        if node.group is None:
+            told = of_group(self._groups.get(name), name) | {names.RUN_ID: node.run_id}
+            links, node.links = node.links, []
+            span = self.pen.start(f"{names.PARALLEL} {name}", at, told, parent=node.base, links=links)
+            node.group = Open(span=span, began=at, name=name, facts={"open": 0, "succeeded": 0})
+
+        node.group.facts["open"] += 1
+        return node.group
+
+    def leave_group(self, node: Node, group: Open, at: float, *, succeeded: bool) -> None:
+        """A branch has ended; with the last one the group does."""
+        group.facts["open"] -= 1
+        group.facts["succeeded"] += succeeded
+
+        if not group.facts["open"]:
+            group.span.set_attribute(names.SUCCEEDED, group.facts["succeeded"])
+            self.pen.end(group.span, at)
+            node.group = None
+
+    # ------------------------------------------------------------------------------------------ coming back, ending
+
+    def regrow(self, state: RunState, at: float) -> None:
+        """What was open when the run stopped is open again: groups, and calls that other agents work on."""
+        node = self.node(state.run_id)
+
+        match state.next:
+            case RunBranches(group=group, branches=keys):
+                for key in keys:
+                    self.plant(f"{state.run_id}/{key}", self.group(node, group, at).span, at)
+            case CallTools(calls=calls):
+                for open in (open for open in calls if open.status == "child"):
+                    base = self.tool(node, state.agent, at, open.call, "agent").span
+                    self.plant(f"{state.run_id}/{open.call.id}", base, at)
+            case _:
+                pass
+
+        for child in state.children.values():
+            self.regrow(child, at)
+
+    def fell(self, run_id: str, at: float, why: str = "") -> None:
+        """End the spans of a run and of all below it, the innermost first; the first failure is raised at the end."""
+        below = [id for id in self.nodes if id == run_id or id.startswith(f"{run_id}/")]
+        failures: list[Exception] = []
+
+        for id in sorted(below, key=len, reverse=True):
+            for open in self.nodes.pop(id).take():
+                try:
+                    if why not in ("", "completed"):
+                        open.span.set_attribute(names.STOP_REASON, why)
+
+                    self.pen.end(open.span, max(at, open.began))
+                except Exception as error:  # the observer boundary: one processor's failure must not leave others open
+                    failures.append(error)
+
+        if failures:
+            raise failures[0]

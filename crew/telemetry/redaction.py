@@ -1,0 +1,84 @@
+"""Key-like strings and values under telling names, replaced in whatever leaves through logs, spans and metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from crew.telemetry.secrets import CURRENT
+
+HIDDEN = "[hidden]"
+LONGEST = 10_000
+DEEPEST = 6
+
+_TELLING = r"pass(?:word|wd|phrase)|secret|api[_-]?key|access[_-]?key|private[_-]?key|authorization|credentials?|cookie"
+_TELLING_NAME = re.compile(
+    rf"(?:{_TELLING}|(?:^|[_-])(?:auth|access|refresh|bearer|api|id|session)?_?token$)", re.IGNORECASE
+)
+
+_KEY_LIKE = re.compile(
+    r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic and those who write theirs alike
+    r"|\b(?:sk|pk|rk)_(?:live|test)_[A-Za-z0-9]{16,}"
+    r"|\bgh[opsur]_[A-Za-z0-9]{30,}|\bgithub_pat_[A-Za-z0-9_]{30,}|\bglpat-[A-Za-z0-9_-]{16,}"
+    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[A-Za-z0-9_-]{35}|\bxox[abeprs]-[A-Za-z0-9-]{10,}|\bhf_[A-Za-z0-9]{30,}"
+    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?"
+)
+_CARRIED = re.compile(r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
+_IN_ADDRESS = re.compile(r"(://[^\s/:@]*:)[^\s/@]+(@)")
+_NAMED = re.compile(
+    rf"((?:{_TELLING}|\b(?:auth|access|refresh|api|session)_?token|\btoken)[\"']?\s*[:=]\s*)"
+    r"(\"[^\"]*\"|'[^']*'|(?!Bearer\b|Basic\b)[^\s\"',;&}\])]+)",
+    re.IGNORECASE,
+)
+
+
+def safe(text: str) -> str:
+    """The text without secrets that we hold and without key-like strings; never longer than 10,000 characters."""
+    text = CURRENT.get()(text)
+
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]} [… {len(text) - LONGEST} more characters]"
+
+    if len(text) < 8:
+        return text  # too short for a key, and most texts are
+
+    text = _KEY_LIKE.sub(HIDDEN, text)
+    text = _CARRIED.sub(rf"\1{HIDDEN}", text)
+    text = _NAMED.sub(rf"\1{HIDDEN}", text)
+    return _IN_ADDRESS.sub(rf"\1{HIDDEN}\2", text)
+
+
+def is_telling(name: str) -> bool:
+    """Whether what stands under this name is nobody's business."""
+    return _TELLING_NAME.search(name) is not None
+
+
+def safe_value(value: Any, depth: int = 0) -> Any:
+    """Any value in a shape that can be shown: plain ones as they are, containers walked, others in safe words."""
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case str():
+            return safe(value)
+        case bytes() | bytearray():
+            return f"[{len(value)} bytes]"
+        case _ if depth >= DEEPEST:
+            return "[…]"
+        case Mapping():
+            return {
+                (key := safe(_words(name))): HIDDEN if is_telling(key) else safe_value(held, depth + 1)
+                for name, held in list(value.items())[:100]
+            }
+        case list() | tuple() | set() | frozenset():
+            return [safe_value(held, depth + 1) for held in list(value)[:100]]
+        case _:
+            return safe(_words(value))
+
+
+def _words(value: Any) -> str:
+    try:
+        return value if isinstance(value, str) else str(value)
+    except Exception:  # a foreign object's __str__ may do anything; it must not break the line that it stands in
+        return f"[a {type(value).__name__} that can't be shown]"

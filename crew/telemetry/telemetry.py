@@ -1,0 +1,194 @@
+"""Who watches runs, and through what: `Telemetry` holds the providers, a `Lookout` serves one executor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from crew.agents import Crew
+from crew.errors import describe
+from crew.execution.thread import on_daemon_thread
+from crew.runs import RunState
+from crew.telemetry import environment, logs, names
+from crew.telemetry.figures import Figure, Figures, Labels
+from crew.telemetry.instruments import Instruments
+from crew.telemetry.measures import Measures
+from crew.telemetry.nodes import Pen, nanoseconds
+from crew.telemetry.secrets import CURRENT, HELD, Secrets, keep_from
+from crew.telemetry.spans import Spans
+from crew.telemetry.watch import Watch
+
+FLUSH_SECONDS = 5.0
+
+log = logging.getLogger("crew")
+
+
+class Telemetry:
+    """Spans and metrics go to these providers; without any, to those that the application made global, if it did.
+
+    `capture_content` decides whether what was said is exported too; left out, the environment decides.
+    """
+
+    def __init__(
+        self, *, tracer_provider: Any = None, meter_provider: Any = None, capture_content: bool | None = None
+    ) -> None:
+        self._tracer_provider, self._meter_provider = tracer_provider, meter_provider
+        self.capture_content = environment.captures_content() if capture_content is None else capture_content
+        self._instruments: tuple[Any, Instruments] | None = None
+
+    def tracer(self) -> Any:
+        """Where spans go; None where nobody records, which costs nothing to find out."""
+        provider = self._tracer_provider
+
+        if provider is None:
+            # Whoever set a global provider has loaded this; loading it to find none would not be free.
+            api = sys.modules.get("opentelemetry.trace")
+            provider = api.get_tracer_provider() if api is not None else None
+
+            if api is None or isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
+                return None
+
+        return provider.get_tracer(names.SCOPE)
+
+    def instruments(self) -> Instruments | None:
+        """Where measurements go; None where nobody reads them."""
+        provider = self._meter_provider
+
+        if provider is None:
+            api = sys.modules.get("opentelemetry.metrics")
+            provider = api.get_meter_provider() if api is not None else None
+
+            if api is None or isinstance(provider, api.NoOpMeterProvider) or "Proxy" in type(provider).__name__:
+                return None
+
+        if self._instruments is None or self._instruments[0] is not provider:
+            self._instruments = (provider, Instruments(provider.get_meter(names.SCOPE)))
+
+        return self._instruments[1]
+
+    async def flush(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Send what waits to be sent; what is not through in time is left to the exporter, with one warning."""
+        waiting = [p for p in (self._tracer_provider, self._meter_provider) if hasattr(p, "force_flush")]
+
+        for provider in waiting:
+            try:
+                async with asyncio.timeout(seconds):
+                    await on_daemon_thread(
+                        lambda p=provider: p.force_flush(int(seconds * 1000)),  # type: ignore[misc]
+                        name="crew-telemetry-flush",
+                    )
+            except Exception as error:  # the observer boundary: an exporter may raise anything, closing goes on
+                log.warning("telemetry was not flushed within %g s: %s", seconds, describe(error))
+
+    async def shutdown(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Flush, and end the exporters' threads. For providers that `configure` made; an application ends its own."""
+        await self.flush(seconds)
+
+        for provider in (self._tracer_provider, self._meter_provider):
+            if hasattr(provider, "shutdown"):
+                try:
+                    async with asyncio.timeout(seconds):
+                        await on_daemon_thread(provider.shutdown, name="crew-telemetry-shutdown")
+                except Exception as error:  # the observer boundary: an exporter may raise anything, closing goes on
+                    log.warning("telemetry did not shut down within %g s: %s", seconds, describe(error))
+
+
+class Lookout:
+    """Watches the runs of one executor and adds up its figures."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        bound: int | None,
+        clock: Callable[[], float],
+        telemetry: Callable[[], Telemetry],
+        secrets: Iterable[Any] = (),
+    ) -> None:
+        self._crew, self._bound, self._clock, self._telemetry = crew, bound, clock, telemetry
+        self._figures = Figures()
+        self._secrets = Secrets(secrets, below=HELD)
+        keep_from((agent.model for agent in crew.members.values()), environment.keys())
+        logs.hush()
+
+    @property
+    def scrub(self) -> Secrets | None:
+        """Takes out what must not enter a message; None where there is nothing to take out."""
+        return self._secrets or None
+
+    def scrub_for(self, deps: Any) -> Secrets | None:
+        """The same for a run with these dependencies; from here on also for what this task logs."""
+        try:
+            secrets = self._secrets.with_those_in(deps)
+        except Exception as error:  # the tool boundary: dependencies may be anything, and may refuse to be looked at
+            log.warning("dependencies can't be searched for secrets: %s", describe(error))
+            secrets = self._secrets
+
+        CURRENT.set(secrets)
+        return secrets or None
+
+    def watch(self, state: RunState, *, resumes: bool) -> Watch:
+        """Begin to watch a run; whatever fails here costs the run nothing but its trace."""
+        telemetry, began = self._telemetry(), self._clock()
+        spans, trace = self._spans(telemetry, state, began, resumes=resumes)
+        heard = logs.is_heard()
+        ids = {"run_id": state.run_id} | ({"trace_id": trace[3:35]} if trace else {})
+        watch = Watch(state.run_id, trace, self._clock, spans, logs.lines(**ids) if heard else None)
+        watch.measures = Measures(self._recorder(telemetry), watch.near, self._crew.name, state, self._bound, began)
+        return watch
+
+    def metrics(self) -> dict[str, Figure]:
+        """What was measured so far, by the metric's name."""
+        return self._figures.read()
+
+    def _recorder(self, telemetry: Telemetry) -> Callable[[str, float, Labels], None]:
+        instruments, figures = telemetry.instruments(), self._figures
+
+        if instruments is None:
+            return figures.record
+
+        def record(name: str, value: float, labels: Labels) -> None:
+            figures.record(name, value, labels)
+            instruments.record(name, value, labels)
+
+        return record
+
+    def _spans(self, telemetry: Telemetry, state: RunState, began: float, *, resumes: bool) -> tuple[Spans | None, str]:
+        try:
+            tracer = telemetry.tracer()
+            root = None if tracer is None else self._root(tracer, state, began, resumes=resumes)
+
+            if root is None or not root.is_recording():
+                return None, ""
+
+            spans = Spans(Pen(tracer), root, self._crew, state, began, capture=telemetry.capture_content)
+
+            if resumes:
+                spans.resumed(state, began)
+        except Exception as error:  # the observer boundary: a tracer provider may be anybody's code
+            log.warning("run %s is not traced: %s", state.run_id, describe(error))
+            return None, ""
+
+        context = root.get_span_context()
+        return spans, f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+    def _root(self, tracer: Any, state: RunState, began: float, *, resumes: bool) -> Any:
+        told = {
+            names.OPERATION: names.INVOKE_WORKFLOW,
+            names.WORKFLOW_NAME: self._crew.name,
+            names.CONVERSATION_ID: state.conversation_id,
+            names.RUN_ID: state.run_id,
+        }
+        links = _to_paused(state.trace) if resumes and state.trace else ()
+        name = f"{names.INVOKE_WORKFLOW} {self._crew.name}"
+        return tracer.start_span(name, attributes=told, links=links, start_time=nanoseconds(began))
+
+
+def _to_paused(trace: str) -> tuple[Any, ...]:
+    from opentelemetry.trace import Link, SpanContext, TraceFlags
+
+    _, trace_id, span_id, flags = trace.split("-")
+    context = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))
+    return (Link(context, {names.LINK: "resumed"}),)

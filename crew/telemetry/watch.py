@@ -1,0 +1,174 @@
+"""One run as telemetry sees it: its events become spans, figures and lines, and its calls run inside their span."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any
+
+from crew.doors import ModelRequest
+from crew.messages import ToolCall
+from crew.runs import Event
+from crew.telemetry import names
+from crew.telemetry.content import instructions_json, messages_json
+from crew.telemetry.lines import LINES, SUMMARIES, louder
+from crew.telemetry.measures import Measures
+from crew.telemetry.nodes import Open
+from crew.telemetry.spans import Spans
+
+
+class Watch:
+    """Watches one run; the parts that nobody asked for are None."""
+
+    def __init__(self, run_id: str, trace: str, clock: Callable[[], float], spans: Spans | None, lines: Any) -> None:
+        self.trace = trace
+        self._run_id, self._clock = run_id, clock
+        self._spans, self._lines = spans, lines
+        self._ended = False
+        self.measures: Measures | None = None
+
+    def __call__(self, event: Event) -> None:
+        if self._spans is not None:
+            self._spans(event)
+
+        if self.measures is not None:
+            self.measures(event)
+
+        if self._lines is not None:
+            self._line(event)
+
+        if event.kind in ("run_finished", "run_failed") and event.run_id == self._run_id:
+            self._ended = True
+
+    def near(self, limit: str, value: float, maximum: float) -> None:
+        """80 % of a limit is used."""
+        if self._lines is not None:
+            self._lines.warning("limit.near", limit=limit, value=value, maximum=maximum)
+
+    def _line(self, event: Event) -> None:
+        if (line := LINES.get(type(event)) or SUMMARIES.get(event.kind)) is None:
+            return
+
+        name, fields = line
+        level = louder(event, self._run_id) or names.LOG_EVENTS[name][0]
+
+        if self._lines.isEnabledFor(LEVELS[level]):
+            getattr(self._lines, level)(name, **self._ids(event.run_id, event.agent), **fields(event))
+
+    def _ids(self, run_id: str, agent: str) -> dict[str, Any]:
+        told: dict[str, Any] = {"agent": agent} if agent else {}
+
+        if run_id != self._run_id:
+            told["branch"] = run_id.removeprefix(f"{self._run_id}/")
+
+        if self._spans is not None:
+            told["span_id"] = self._spans.latest_id
+
+        return told
+
+    def around(self, run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
+        """The call runs inside its span, so that what it starts is below it."""
+        call_id = what.id if isinstance(what, ToolCall) else None
+        open = self._spans.current(run_id, call_id) if self._spans is not None else None
+
+        if open is not None and self._spans is not None and self._spans.capture and isinstance(what, ModelRequest):
+            shown, omitted = messages_json(what.messages)
+            open.span.set_attributes(
+                {names.INPUT_MESSAGES: shown, names.INSTRUCTIONS: instructions_json(what.instructions)}
+                | ({names.OMITTED: omitted} if omitted else {})
+            )
+
+        return _Around(self, run_id, call_id, open, self._bound_for(run_id, what, open))
+
+    def _bound_for(self, run_id: str, what: ModelRequest | ToolCall, open: Open | None) -> dict[str, Any]:
+        if self._lines is None:
+            return {}
+
+        told = {"run_id": self._run_id, **self._ids(run_id, what.agent if isinstance(what, ModelRequest) else "")}
+
+        if isinstance(what, ToolCall):
+            told["tool"] = what.name
+
+        if open is not None:
+            context = open.span.get_span_context()
+            told |= {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+        return told
+
+    def failed(self, run_id: str, call_id: str | None, open: Open | None, error: BaseException) -> None:
+        """A call raised; cancellation is not an error of its own."""
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+            return
+
+        if call_id is not None:
+            if open is not None:
+                open.facts["error"] = type(error).__name__
+
+            return
+
+        if self._spans is not None:
+            self._spans.chat_failed(run_id, error, self._clock())
+
+        if self.measures is not None:
+            self.measures.chat_failed(run_id, error, self._clock())
+
+    def close(self, error: BaseException | None) -> None:
+        """The run is over here."""
+        at = self._clock()
+
+        if self.measures is not None:
+            self.measures.close(error, at)
+
+        if self._lines is not None and error is not None and not self._ended:
+            self._lines.info("run.interrupted", error_type=type(error).__name__)
+
+        if self._spans is not None:
+            self._spans.close(error, at)
+
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+class _Around:
+    """Attaches a span, and the ids for whoever logs inside, for the length of one call."""
+
+    __slots__ = ("_bound", "_call_id", "_logged", "_open", "_run_id", "_token", "_watch")
+
+    def __init__(
+        self, watch: Watch, run_id: str, call_id: str | None, open: Open | None, bound: dict[str, Any]
+    ) -> None:
+        self._watch, self._run_id, self._call_id = watch, run_id, call_id
+        self._open, self._bound = open, bound
+        self._token: Any = None
+        self._logged: AbstractContextManager[Any] = nullcontext()
+
+    def __enter__(self) -> None:
+        if self._open is not None:
+            from opentelemetry import context, trace
+
+            self._token = context.attach(trace.set_span_in_context(self._open.span))
+
+        if self._bound:
+            from structlog.contextvars import bound_contextvars
+
+            self._logged = bound_contextvars(**self._bound)
+            self._logged.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Thrown into a coroutine that nobody awaits any more, maybe from a context that is not ours to restore.
+        if kind is GeneratorExit:
+            return
+
+        self._logged.__exit__(None, None, None)
+
+        if self._token is not None:
+            from opentelemetry import context
+
+            context.detach(self._token)
+
+        if error is not None:
+            self._watch.failed(self._run_id, self._call_id, self._open, error)

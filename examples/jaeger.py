@@ -1,0 +1,79 @@
+"""A crew that exports what it does to Jaeger: start one with `make jaeger`, then run this file.
+
+It needs no key: the models are scripts. The address is taken from OTEL_EXPORTER_OTLP_ENDPOINT, else it is the one that
+`make jaeger` prints.
+"""
+
+import asyncio
+import os
+
+from crew import Agent, Crew, CrewExecutor, Parallel, RunResult, ScriptedProvider, call, tool
+from crew.telemetry import configure
+
+ENDPOINT = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
+QUERY = os.environ.get("CREW_JAEGER_QUERY", "http://127.0.0.1:16686")
+
+
+@tool(effect="read")
+async def lookup_order(order_id: str) -> str:
+    """Look an order up."""
+    await asyncio.sleep(0.02)
+    return f"Order {order_id} left the warehouse."
+
+
+@tool(approval="always")
+async def refund(order_id: str) -> str:
+    """Pay an order back."""
+    return f"Order {order_id} is paid back."
+
+
+def crew() -> Crew:
+    """Triage hands over to billing, which looks nine orders up and asks a panel; an editor closes."""
+    lookups = [call("lookup_order", order_id=str(number)) for number in range(9)]
+    legal = Agent("legal", instructions="Check the terms.", model=ScriptedProvider("The terms allow a refund."))
+    finance = Agent("finance", instructions="Check the budget.", model=ScriptedProvider("There is money for it."))
+    editor = Agent(
+        "editor",
+        instructions="Answer the user.",
+        model=ScriptedProvider(call("refund", order_id="3"), "Your order 3 is paid back."),
+        tools=[refund],
+    )
+    panel = Parallel("panel", branches=[legal, finance], then=editor)
+    billing = Agent(
+        "billing",
+        instructions="Answer questions on invoices.",
+        model=ScriptedProvider(*lookups, call("transfer_to_panel")),
+        tools=[lookup_order],
+        handoffs=[panel],
+    )
+    triage = Agent(
+        "triage",
+        instructions="Send the user on.",
+        model=ScriptedProvider(call("transfer_to_billing")),
+        handoffs=[billing],
+    )
+    return Crew("support", agents=[triage, billing, editor, legal, finance], groups=[panel])
+
+
+async def main() -> tuple[RunResult, RunResult]:
+    """Run the crew to its pause, agree, and run it to its end; both halves are traces that link to each other."""
+    configure(otlp_endpoint=ENDPOINT, service_name="crew-example", metrics="off", console=True, log_level="WARNING")
+
+    async with CrewExecutor(crew(), max_messages_per_request=10) as executor:
+        paused = await executor.execute("Please pay order 3 back.")
+        done = await executor.resume(paused.run_id, {pause.id: True for pause in paused.pauses})
+
+    print(done.output)
+    print(f"prunings: {done.metrics.prunings}, tokens: {done.usage.total_tokens}")
+
+    for name, result in (("until the pause", paused), ("after it", done)):
+        print(f"{name}: {QUERY}/trace/{result.trace_id}")
+
+    assert (paused.stop_reason, done.stop_reason) == ("paused", "completed")
+    assert done.output == "Your order 3 is paid back."
+    assert done.metrics.prunings >= 2
+    return paused, done
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,58 @@
+"""What every history policy must do: derive a class, give it a `policy`, and these tests run against it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+
+from crew.doors import Budget, Entry, Policy
+from crew.exchanges import validate
+from crew.history import History
+from crew.history.legal import survey
+from tests.strategies import Growth, budgets, growths
+
+
+class PolicyContract:
+    """A policy is pure, decides on whole groups, and nothing it decides breaks a law."""
+
+    policy: Policy
+
+    def budget(self, limit: int, target: int) -> Budget:
+        """The budget that an executor would give this policy."""
+        return Budget(limit=limit, target=target)
+
+    @given(growths(), budgets())
+    def test_a_decision_is_a_partition_in_order(self, growth: Growth, size: tuple[int, int]) -> None:
+        """Every group is kept or evicted, none twice, none made up, the order kept; the same each time."""
+        everything = [*growth.before, growth.goal, *(m for step in growth.steps for m in step)]
+        entries = tuple(Entry(message=m, position=i, tokens=3) for i, m in enumerate(everything))
+        groups = survey(entries, growth.goal.id)
+        budget = self.budget(*size)
+        verdict = self.policy.prune(groups, budget)
+        kept, evicted = ([g.entries[0].position for g in part] for part in (verdict.kept, verdict.evicted))
+        assert sorted(kept + evicted) == [g.entries[0].position for g in groups]
+        assert kept == sorted(kept)
+        assert self.policy.prune(groups, budget) == verdict
+        assert survey(entries, growth.goal.id) == groups
+
+    @given(growths(), budgets(least=12))
+    def test_a_history_under_this_policy_keeps_the_laws(self, growth: Growth, size: tuple[int, int]) -> None:
+        """Bounded, valid, the goal there, after every step."""
+        budget = self.budget(*size)
+        messages = [*growth.before, growth.goal, *(m for step in growth.steps for m in step)]
+        first = len(growth.before) + 1
+        history = History(goal=growth.goal.id)
+        entries = [Entry(message=m, position=i, tokens=3) for i, m in enumerate(messages)]
+        history, _ = history.append(*entries[:first], policy=self.policy, budget=budget)
+
+        for entry in entries[first:]:
+            history, _ = history.append(entry, policy=self.policy, budget=budget)
+            assert budget.limit is None or history.size <= budget.limit
+            assert growth.goal in history.messages
+            assert history.messages[-1] is entry.message
+
+            if entry.message.role in ("user", "tool"):
+                assert validate(history.messages) == []
+
+    def test_it_has_a_name(self) -> None:
+        """Configuration and events call it by that."""
+        assert self.policy.name

@@ -1,0 +1,286 @@
+"""Law 9: cancel a run at any moment; nothing is left of it but a state that can be resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from crew import CrewExecutor, call, tool
+from crew.errors import UnknownRun
+from crew.exchanges import validate
+from crew.messages import AssistantMessage
+from crew.runs import Finished
+from crew.runs.events import Asked
+from crew.store import decode_state
+from tests.doubles import JsonStore, Recording, executor_for, look
+
+LINES = [[call("look", n=1), call("look", n=2)], call("look", n=3), "the answer"]
+
+
+class Stepped:
+    """An event loop that is moved on by one turn at a time, so that every await point is a place to cancel at."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.troubles: list[dict[str, Any]] = []
+        self.loop.set_exception_handler(lambda _, context: self.troubles.append(context))
+
+    def step(self) -> None:
+        self.loop.call_soon(self.loop.stop)
+        self.loop.run_forever()
+
+    def run(
+        self, coroutine: Coroutine[Any, Any, Any], interrupt: Callable[[asyncio.Task[Any]], None], after: int
+    ) -> Any:
+        """Begin, move on by so many turns, interrupt, go on to the end; None if it ended before."""
+        task = self.loop.create_task(coroutine)
+
+        for _ in range(after):
+            self.step()
+
+        if task.done():
+            return None
+
+        interrupt(task)
+        self.loop.run_until_complete(asyncio.wait([task]))
+        return task
+
+    def close(self) -> None:
+        self.step()
+        assert asyncio.all_tasks(self.loop) == set()
+        assert self.troubles == []
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+
+def fresh() -> tuple[CrewExecutor, Recording, JsonStore]:
+    provider, store = Recording(*LINES), JsonStore()
+    return executor_for(provider, look, store=store, max_messages_per_request=5), provider, store
+
+
+def check_resumes(stepped: Stepped, store: JsonStore) -> None:
+    """The newest commit is a state at which a fresh executor goes on to the right answer."""
+    provider = Recording(*LINES)
+    executor = executor_for(provider, look, store=store, max_messages_per_request=5)
+    carry_on = executor.resume("r") if store.states.get("r") else executor.execute("the goal", run_id="r")
+    result = stepped.loop.run_until_complete(carry_on)
+    assert result.output == "the answer"
+    assert len(result.transcript) == 6
+    assert all(validate(shown) == [] for shown in provider.shown)
+
+
+@pytest.mark.parametrize("way", ["execute", "stream", "async for"])
+def test_a_caller_may_be_cancelled_at_every_await_point(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    """No task is left, nothing is logged, the state is committed, and the run can be resumed."""
+
+    async def work(executor: CrewExecutor) -> str:
+        if way == "execute":
+            return str((await executor.execute("the goal", run_id="r")).output)
+
+        if way == "stream":
+            async with executor.execute_stream("the goal", run_id="r") as events:
+                async for _ in events:
+                    pass
+        else:
+            events = executor.execute_stream("the goal", run_id="r")
+
+            async for _ in events:
+                pass
+
+        return str(events.result.output)
+
+    points = 0
+
+    while True:
+        stepped = Stepped()
+        executor, _, store = fresh()
+        task = stepped.run(work(executor), lambda task: task.cancel(), points)
+
+        if task is None:
+            stepped.close()
+            break
+
+        assert task.cancelled() or task.result() == "the answer"
+        stepped.step()
+        assert asyncio.all_tasks(stepped.loop) == set(), f"after {points} turns"
+        assert all(decode_state(data) for data in store.states.get("r", []))
+        check_resumes(stepped, store)
+        stepped.close()
+        points += 1
+
+    assert points > 20
+    assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
+
+
+def test_a_run_may_be_ended_at_every_await_point() -> None:
+    """`executor.cancel`: the run returns with "cancelled" and a history that is valid; it is over in the store too."""
+    points = 0
+    outcomes = set()
+
+    while True:
+        stepped = Stepped()
+        executor, _, store = fresh()
+        ending: list[asyncio.Task[None]] = []
+
+        def end(task: asyncio.Task[Any], executor: CrewExecutor = executor, into: Any = ending) -> None:
+            into.append(task.get_loop().create_task(executor.cancel("r")))
+
+        task = stepped.run(executor.execute("the goal", run_id="r"), end, points)
+
+        if task is None:
+            stepped.close()
+            break
+
+        cancel = ending[0]
+        stepped.loop.run_until_complete(asyncio.wait([cancel]))
+        result = task.result()
+        outcomes.add(result.stop_reason)
+
+        if cancel.exception() is not None:
+            # It was not there yet, or it was there no more: then it went its way.
+            assert isinstance(cancel.exception(), UnknownRun)
+            assert result.stop_reason == "completed"
+        elif result.stop_reason == "cancelled":
+            assert isinstance(decode_state(store.states["r"][-1]).next, Finished)
+
+        if result.history:
+            last = result.history[-1]
+            ended = result.history[:-1] if isinstance(last, AssistantMessage) and not last.calls else result.history
+            assert validate(ended) == []
+
+        stepped.close()
+        points += 1
+
+    assert outcomes == {"completed", "cancelled"}
+    assert points > 20
+
+
+async def test_calls_that_are_open_when_a_run_is_ended_are_answered() -> None:
+    """The history of a cancelled run is ready for the next one."""
+    started = asyncio.Event()
+
+    async def wait() -> str:
+        """Wait for ever."""
+        started.set()
+        await asyncio.Event().wait()
+        return ""
+
+    provider = Recording([call("wait"), call("look", n=1)], "never")
+    executor = executor_for(provider, wait, look)
+    running = asyncio.ensure_future(executor.execute("the goal", run_id="r"))
+    await started.wait()
+    await executor.cancel("r")
+    result = await running
+    assert result.stop_reason == "cancelled"
+    texts = [r.text for r in result.history[-1].results]  # type: ignore[union-attr]
+    assert texts[0] == "[Stopped: the run was cancelled.]"
+    assert validate(result.history) == []
+
+    with pytest.raises(UnknownRun):
+        await executor.resume("r")
+
+    next_one = executor_for(Recording(lambda request: "went on"), look)
+    assert (await next_one.execute("and now?", history=result.history)).output == "went on"
+
+
+async def test_a_paused_run_may_be_ended() -> None:
+    """Nobody has to answer: `cancel` closes it, once."""
+
+    @tool(approval="always")
+    def send() -> str:
+        """Send."""
+        return "sent"
+
+    executor = executor_for(Recording(call("send"), "never"), send)
+    paused = await executor.execute("go")
+    await executor.cancel(paused.run_id)
+
+    with pytest.raises(UnknownRun):
+        await executor.cancel(paused.run_id)
+
+
+async def test_a_tool_may_end_its_own_run() -> None:
+    """Cancelling from within comes to the same."""
+    executor: CrewExecutor
+
+    async def stop() -> str:
+        """Stop it all."""
+        await executor.cancel("r")
+        return "not reached"
+
+    executor = executor_for(Recording(call("stop"), "never"), stop)
+    assert (await executor.execute("go", run_id="r")).stop_reason == "cancelled"
+
+
+@pytest.mark.parametrize("entered", [True, False])
+async def test_leaving_a_stream_early_leaves_nothing(entered: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """After the first event, by break: the run is cancelled, its state committed, no task left, no error logged."""
+    troubles: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+    before = asyncio.all_tasks()
+    executor, _, _ = fresh()
+
+    if entered:
+        async with executor.execute_stream("the goal", run_id="r") as events:
+            async for _ in events:
+                break
+    else:
+        async for _ in executor.execute_stream("the goal", run_id="r"):
+            break
+
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    assert asyncio.all_tasks() == before
+    assert (await executor.resume("r")).output == "the answer"
+    assert troubles == []
+    assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
+
+
+async def test_leaving_a_stream_whose_run_failed_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """An error that nobody waits for is not shouted after the fact."""
+    troubles: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+    executor = executor_for(Recording(ValueError("broken")))
+
+    async with executor.execute_stream("go") as events:
+        async for event in events:
+            if isinstance(event, Asked):
+                await asyncio.sleep(0)
+                break
+
+    assert troubles == []
+    # That the run failed may be logged; that nobody heard of it may not.
+    assert [r for r in caplog.records if r.levelno >= logging.ERROR and not r.message.startswith("run.failed")] == []
+
+
+async def test_closing_the_executor_stops_what_is_under_way() -> None:
+    """`aclose`, or the end of `async with`: runs stop where they are and can be resumed."""
+    started = asyncio.Event()
+    store = JsonStore()
+
+    async def slow(n: int = 0) -> str:
+        """Wait."""
+        started.set()
+        await asyncio.Event().wait()
+        return ""
+
+    read = tool(effect="read")(slow)
+
+    async with executor_for(Recording(call("slow"), "done"), read, store=store) as executor:
+        running = asyncio.ensure_future(executor.execute("go", run_id="r"))
+        await started.wait()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    @tool(name="slow", effect="read")
+    def quick(n: int = 0) -> str:
+        """Do not wait."""
+        return "quick"
+
+    assert (await executor_for(Recording(call("slow"), "done"), quick, store=store).resume("r")).output == "done"

@@ -1,0 +1,429 @@
+"""Summaries as steps: inside the bound, from the cache, never lost, never in the way."""
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from crew import Agent, Crew, CrewExecutor, Limits, ScriptedProvider, call, handoff, tool
+from crew.doors import ModelRequest
+from crew.errors import DefinitionError
+from crew.exchanges import validate
+from crew.history import Checkpoint, HeadTail, Summarize
+from crew.messages import Message, SummaryMessage, UserMessage, weight
+from crew.runs import Event, RunResult
+from crew.runs.events import Asked, Compacted, CompactionFailed, HistoryPruned, Summarised
+from crew.store import MemoryStore
+
+WORDS = "There is a good deal to say about this, and it takes some words to say it well enough."
+
+
+@tool(effect="read", touches="path")
+def read(path: str) -> str:
+    """Read a file."""
+    return f"Contents of {path}. {WORDS}"
+
+
+class Model:
+    """Answers replies with words, or as `reply` says, and summaries as `summary` says; remembers every request."""
+
+    def __init__(self, reply: Any = None, summary: Any = "What was said before.") -> None:
+        self.requests: list[ModelRequest] = []
+        self.reply, self.summary = reply, summary
+        self.provider = ScriptedProvider(self._answer)
+
+    def _answer(self, request: ModelRequest) -> Any:
+        assert not validate(request.messages)
+        self.requests.append(request)
+        chosen = self.summary if request.purpose == "summary" else self.reply
+        return chosen(request) if callable(chosen) else chosen or f"Answer {request.turn}. {WORDS}"
+
+    @property
+    def summaries(self) -> list[ModelRequest]:
+        return [request for request in self.requests if request.purpose == "summary"]
+
+
+def texts(messages: Sequence[Message]) -> str:
+    return "\n".join(getattr(message, "text", "") for message in messages)
+
+
+def made(messages: Sequence[Message]) -> list[SummaryMessage]:
+    return [message for message in messages if isinstance(message, SummaryMessage)]
+
+
+async def talk(
+    executor: CrewExecutor, turns: int, start: RunResult | None = None, say: Callable[[int], str] | None = None
+) -> tuple[RunResult, list[Event]]:
+    """A conversation of so many turns, and everything that was told of it."""
+    result, events = start, []
+
+    for turn in range(turns):
+        text = say(turn) if say else f"Question {turn}. {WORDS}"
+
+        async with executor.execute_stream(text, history=result) as stream:
+            events.extend([event async for event in stream])
+
+        result = stream.result
+
+    assert result is not None
+    return result, events
+
+
+def of(events: Sequence[Event], kind: Any) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+# ------------------------------------------------------------------------------------------ checkpoint
+
+
+async def test_at_the_trigger_ten_remain_and_one_checkpoint_and_after_ten_more_two() -> None:
+    """`checkpoint(trigger_at=100, keep_recent=10)`, counted; the transcript holds all."""
+    model = Model()
+    executor = CrewExecutor(Agent("a", model=model.provider), history=Checkpoint(trigger_at=100, keep_recent=10))
+    result, _ = await talk(executor, 50)
+    assert len(result.history) <= 10  # the 100th message came: all but ten have left
+    result, _ = await talk(executor, 1, result)
+    assert len(made(result.history)) == 1
+    assert len(model.requests[-1].messages) == 12  # ten that remained, the checkpoint, the new question
+    result, _ = await talk(executor, 5, result)
+    assert len(made(result.history)) == 2
+    assert len(result.transcript) == 2 * 56 + 2
+    covered = {id for message in made(result.history) for id in message.covers}
+    shown = {message.id for message in result.history}
+    assert {message.id for message in result.transcript} == covered | shown
+
+
+async def test_checkpoints_stay_in_order_until_they_fill_half_the_bound() -> None:
+    """Then the oldest leave the view; the transcript still has them."""
+    executor = CrewExecutor(Agent("a", model=Model().provider), history=Checkpoint(trigger_at=24, keep_recent=4))
+    result, _ = await talk(executor, 120)
+    shown = made(result.history)
+    assert 1 < len(shown) <= 12
+    assert [m.id for m in shown] == [m.id for m in made(result.transcript)][-len(shown) :]
+    assert len(made(result.transcript)) > 12
+
+
+async def test_what_must_stay_can_keep_a_checkpoint_from_being_made() -> None:
+    """Nothing evictable, no trigger."""
+    model = Model(reply=lambda request: [call("read", path=f"{n}") for n in range(8)] if request.turn < 1 else "Done.")
+    executor = CrewExecutor(
+        Agent("a", model=model.provider, tools=[read]), history=Checkpoint(trigger_at=11, keep_recent=2)
+    )
+    result = await executor.execute("Read them.")
+    assert not model.summaries
+    assert result.output == "Done."
+
+
+# ------------------------------------------------------------------------------------------ how a summary is made
+
+
+async def test_the_request_for_a_summary_is_the_last_request_and_one_instruction() -> None:
+    """It reads the prompt cache: same messages in front, same tools, same instructions."""
+    model = Model(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 60 else "Done.")
+    agent = Agent("a", instructions="Read files.", model=model.provider, tools=[read])
+    await CrewExecutor(agent, history=Summarize(limit=30)).execute("Read them all.")
+    assert len(model.summaries) > 2
+
+    for index, request in enumerate(model.requests):
+        if request.purpose == "summary":
+            before = model.requests[index - 1]
+            assert request.messages[:-1] == before.messages
+            assert (request.tools, request.instructions) == (before.tools, before.instructions)
+            assert request.settings.max_output_tokens == 1024
+            assert "data" in texts(request.messages[-1:])
+
+
+async def test_an_agent_that_has_not_seen_them_gets_the_messages_themselves() -> None:
+    """After a handoff that lets nothing cross, what left is summarised from the transcript, within the limit."""
+    first = Model(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 9 else call("transfer_to_b"))
+    second = Model()
+    b = Agent("b", instructions="Go on.", model=second.provider, tools=[read])
+    a = Agent("a", model=first.provider, tools=[read], handoffs=[handoff(b, history="none")])
+    second.reply = lambda r: call("read", path=f"docs/{r.turn}.md") if r.turn < 20 else "Done."
+    crew = Crew("c", agents=[a, b])
+    await CrewExecutor(crew, history=HeadTail(max_messages=22, preserve_last_n=4, summarize_on_trim=True)).execute(
+        "Go."
+    )
+    request = (first.summaries + second.summaries)[0]
+    assert request.agent == "b"
+    assert "src/0.py" in str(request.messages)
+    assert sum(map(weight, request.messages)) <= 23
+
+
+async def test_a_summary_is_smaller_than_what_it_replaces_or_it_is_refused() -> None:
+    """A summary that saves nothing is no summary: what it was for is carried over."""
+    model = Model(reply="Yes.", summary="word " * 400)
+    executor = CrewExecutor(Agent("a", model=model.provider), history=Checkpoint(trigger_at=20, keep_recent=4))
+    result, events = await talk(executor, 30, say=lambda turn: "And?")
+    assert of(events, CompactionFailed)
+    assert "not smaller" in of(events, CompactionFailed)[0].reason
+    assert not made(result.transcript)
+
+
+@pytest.mark.parametrize(
+    ("summary", "why"),
+    [
+        (lambda r: call("read", path="x"), "called read"),
+        (lambda r: RuntimeError("down"), "down"),
+        (lambda r: "  ", "empty"),
+        (lambda r: "word " * 2000, "more than 1024"),
+    ],
+    ids=["calls", "raises", "empty", "long"],
+)
+async def test_a_summary_that_fails_is_tried_again_ten_evictions_later(summary: Any, why: str) -> None:
+    """The eviction stands, the run goes on, and the next summary covers what the failed ones were for."""
+    model = Model()
+    model.summary = lambda r: summary(r) if len(model.summaries) <= 2 else "What was said before."
+    executor = CrewExecutor(
+        Agent("a", model=model.provider, tools=[read]),
+        history=HeadTail(max_messages=20, preserve_last_n=4, summarize_on_trim=True),
+    )
+    result, events = await talk(executor, 40)
+    failed = of(events, CompactionFailed)
+    assert len(failed) == 2
+    assert all(why in event.reason for event in failed)
+    assert failed[0].waiting < failed[1].waiting
+    assert len(of(events, Compacted)[0].covers) == 19  # oldest first, as many as a request holds; the rest waits on
+    order = [event for event in events if isinstance(event, HistoryPruned | Summarised)]
+    since = 0
+
+    for event in order:
+        if isinstance(event, Summarised):
+            assert since >= 10
+            since = 0
+        else:
+            since += event.before - event.after
+
+    gone = {id for event in of(events, HistoryPruned) for id in event.evicted}
+    covered = {id for event in of(events, Compacted) for id in event.covers}
+    waiting = set(result.state.backlog.ids)
+    assert gone <= covered | waiting
+
+
+async def test_a_summary_counts_in_what_the_run_spends_and_may_spend() -> None:
+    """Its tokens are in the usage, and it is a round like any other."""
+    model = Model(reply=lambda r: call("read", path=f"{r.turn}") if r.turn < 40 else "Done.")
+    agent = Agent("a", model=model.provider, tools=[read])
+    result = await CrewExecutor(agent, history=Summarize(limit=20)).execute("Read.")
+    assert model.summaries
+    assert result.usage.requests == len(model.requests)
+    assert result.state.tally.rounds == len(model.requests)
+    model.requests.clear()
+    result = await CrewExecutor(agent, history=Summarize(limit=20), limits=Limits(rounds=15)).execute("Read.")
+    assert (result.stop_reason, len(model.requests)) == ("limit", 15)
+    assert model.summaries
+
+
+async def test_the_summariser_may_be_another_model_a_tool_or_a_function() -> None:
+    """Whoever writes it, it stands in the history."""
+    other = ScriptedProvider(lambda request: "Written by another model.", model="other")
+
+    async def later(messages: Sequence[Message]) -> str:
+        return f"{len(messages)} messages, written later."
+
+    @tool
+    def write(text: str) -> str:
+        """Summarise."""
+        return f"Written by a tool from {len(text) > 100} text."
+
+    cases: list[tuple[Any, str]] = [
+        (other, "another model"),
+        ("scripted:Written by name.", "by name"),
+        (lambda messages: f"{len(messages)} messages at once.", "at once"),
+        (later, "written later"),
+        (write, "by a tool from True"),
+    ]
+
+    for summarizer, words in cases:
+        model = Model()
+        policy = Checkpoint(trigger_at=20, keep_recent=4, summarizer=summarizer)
+        result, _ = await talk(CrewExecutor(Agent("a", model=model.provider), history=policy), 15)
+        assert words in texts(made(result.history))
+        assert not model.summaries
+
+
+async def test_a_run_that_dies_while_it_summarises_goes_on_from_there() -> None:
+    """The step is in the state: nothing before it is repeated, and it is made once more."""
+    store, asked = MemoryStore(), asyncio.Event()
+    hang = True
+
+    async def summarise(messages: Sequence[Message]) -> str:
+        asked.set()
+        await asyncio.sleep(3600 if hang else 0)
+        return "What was read before."
+
+    model = Model(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 30 else "Done.")
+    agent = Agent("a", model=model.provider, tools=[read])
+    policy = Summarize(limit=20, summarizer=summarise)
+    work = asyncio.ensure_future(CrewExecutor(agent, history=policy, store=store).execute("Read.", run_id="r"))
+    await asked.wait()
+    before = len(model.requests)
+    work.cancel()
+    await asyncio.wait([work])
+    hang = False
+    result = await CrewExecutor(agent, history=policy, store=store).resume("r")
+    assert result.output == "Done."
+    assert made(result.transcript)
+    assert [r.turn for r in model.requests] == list(range(31))
+    assert before < 31
+
+
+# ------------------------------------------------------------------------------------------ facts
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Summarize(limit=24),
+        HeadTail(max_messages=24, preserve_last_n=6, summarize_on_trim=True),
+        Checkpoint(trigger_at=60, keep_recent=6),
+    ],
+    ids=lambda policy: policy.name,
+)
+async def test_twenty_summaries_in_a_row_keep_forty_planted_facts_in_view(policy: Any) -> None:
+    """Ids, paths and numbers that the user gave stay readable, although the summariser writes none of them down."""
+    facts = [f"INV-{7000 + n}" if n % 3 == 0 else f"src/m{n}.py" if n % 3 == 1 else f"{n}0.{n}" for n in range(40)]
+    model = Model(summary="The user gave facts.")
+    executor = CrewExecutor(Agent("a", model=model.provider), history=policy)
+    result: Any = None
+    turn = 0
+
+    while len(made(result.transcript) if result else []) < 20 or turn < 40:
+        fact = f"Mind {facts[turn]}." if turn < 40 else WORDS
+        result, _ = await talk(executor, 1, result, lambda _, fact=fact: fact)  # type: ignore[misc]
+        turn += 1
+        assert turn < 500
+
+    await talk(executor, 1, result)
+    view = texts(model.requests[-1].messages)
+    missing = [fact for fact in facts if not re.search(rf"(?<![\w.]){re.escape(fact)}(?![\w])", view)]
+    assert not missing
+
+
+async def test_what_found_no_room_is_counted_and_can_be_recalled() -> None:
+    """At most 256 tokens are attached; the rest is named by its number."""
+    executor = CrewExecutor(Agent("a", model=Model().provider), history=Checkpoint(trigger_at=40, keep_recent=4))
+    ids = [f"TICKET-{n}-{n * 7919}" for n in range(400)]
+    result, _ = await talk(executor, 25, say=lambda turn: " ".join(ids[turn * 16 : turn * 16 + 16]))
+    text = texts(made(result.history))
+    assert ids[0] in text
+    assert re.search(r"\(\d+ more: recall\)", text)
+    assert len(text) < 1500
+
+
+# ------------------------------------------------------------------------------------------ the policies
+
+
+async def test_head_and_tail_stay_and_one_summary_stands_between_them() -> None:
+    """The summary is inside the cap, and there is never a second one."""
+    model = Model()
+    policy = HeadTail(max_messages=20, preserve_first_n=2, preserve_last_n=6, summarize_on_trim=True)
+    executor = CrewExecutor(Agent("a", model=model.provider), history=policy)
+    result, _ = await talk(executor, 60)
+    assert texts(result.history[:2]).startswith("Question 0.")
+    assert isinstance(result.history[2], SummaryMessage)
+    assert len(made(result.history)) == 1
+    assert "Question 59." in texts(result.history[-6:])
+
+    for request in model.requests:
+        assert len(request.messages) <= 20 + (request.purpose == "summary")
+        assert len(made(request.messages)) <= 1
+
+
+async def test_head_tail_without_summaries_evicts_the_oldest_of_the_middle() -> None:
+    """First and last stay, and a gap is between them."""
+    model = Model()
+    policy = HeadTail(max_messages=12, preserve_first_n=2, preserve_last_n=4)
+    result, events = await talk(CrewExecutor(Agent("a", model=model.provider), history=policy), 20)
+    assert texts(result.history[:1]).startswith("Question 0.")
+    assert not model.summaries
+    assert all(event.after >= 6 for event in of(events, HistoryPruned))
+
+
+async def test_head_tail_with_zero_messages_has_no_bound() -> None:
+    """`max_messages=0`: unbounded."""
+    model = Model()
+    executor = CrewExecutor(Agent("a", model=model.provider), history=HeadTail(max_messages=0))
+    result, _ = await talk(executor, 70)
+    assert len(result.history) == 140
+    assert result.metrics.limit is None
+
+
+def test_head_and_tail_that_leave_no_middle_warn_when_built() -> None:
+    """First + last ≥ max keeps first + last."""
+    with pytest.warns(UserWarning, match="leaves no middle"):
+        policy = HeadTail(max_messages=10, preserve_first_n=4, preserve_last_n=8)
+
+    assert policy.limit == 12
+
+
+async def test_summarize_acts_at_four_fifths_of_the_window_and_keeps_what_matters() -> None:
+    """The first user message, the goal, the tail and the newest result of each file that was touched stay."""
+    paths = [f"src/{n % 3}.py" if n < 12 else f"tmp/{n}.txt" for n in range(60)]
+    model = Model(reply=lambda r: call("read", path=paths[r.turn - 1]) if 0 < r.turn < 60 else f"Fine. {WORDS}")
+    agent = Agent("a", model=model.provider, tools=[read], max_input_tokens=1600)
+    executor = CrewExecutor(agent, history=Summarize(limit=100, keep_files=10))
+    first = await executor.execute("The first thing that I want.")
+    events: list[Event] = []
+
+    async with executor.execute_stream("Read them all.", history=first) as stream:
+        events.extend([event async for event in stream])
+
+    assert of(events, Compacted)
+    assert all("80%" in event.reason for event in of(events, HistoryPruned))
+    assert max(event.tokens for event in of(events, Asked)) <= 1600
+
+    for request in model.requests[1:]:
+        view = texts(request.messages)
+        assert "The first thing that I want." in view
+        assert "Read them all." in view
+
+    last = [request for request in model.requests if request.purpose == "reply"][-1]
+    assert "tmp/58.txt" in str(last.messages)
+    shown = str([m for m in last.messages if not isinstance(m, SummaryMessage)])
+    assert sum(f"Contents of tmp/{n}.txt" in shown for n in range(50, 59)) >= 4
+
+
+def test_numbers_that_make_no_sense_are_refused_when_built() -> None:
+    """Every policy says what it would accept."""
+    agent = Agent("a", model=ScriptedProvider("x"), tools=[read])
+
+    for make in (
+        lambda: Checkpoint(trigger_at=10, keep_recent=10),
+        lambda: Checkpoint(trigger_at=0),
+        lambda: HeadTail(preserve_last_n=-1),
+        lambda: Summarize(threshold=0.4, target=0.5),
+        lambda: CrewExecutor(agent, history="summarise"),
+        lambda: CrewExecutor(agent, history={"name": "checkpoint", "keep_resent": 3}),
+        lambda: CrewExecutor(agent, history={"trigger_at": 3}),
+        lambda: CrewExecutor(agent, history={"name": "chain"}),
+        lambda: CrewExecutor(agent, history={"name": "checkpoint", "summarizer": "gpt"}),
+        lambda: CrewExecutor(agent, history=Checkpoint(), max_messages_per_request=50),
+        lambda: CrewExecutor(agent, history=HeadTail(), max_messages_per_request=99),
+        lambda: CrewExecutor(agent, history="summarize", max_messages_per_request=3),
+    ):
+        with pytest.raises(DefinitionError):
+            make()
+
+
+def test_policies_are_given_by_name_with_options_as_in_a_configuration_file() -> None:
+    """A mapping of name and options means the same as the class."""
+    agent = Agent("a", model=ScriptedProvider("x"))
+    chained = {"name": "chain", "policies": [{"name": "head_tail", "max_messages": 40}, "summarize"]}
+    assert CrewExecutor(agent, history={"name": "checkpoint", "trigger_at": 30}).plan.budget.limit == 30
+    assert CrewExecutor(agent, history=chained).plan.budget.limit == 40
+    assert CrewExecutor(agent, history="checkpoint", max_messages_per_request=120).plan.budget.limit == 120
+
+
+async def test_a_summary_of_input_that_came_in_at_once() -> None:
+    """A history that is handed in and does not fit is pruned once and summarised before the first request."""
+    model = Model()
+    given = [UserMessage(f"Note {n}: {WORDS}") for n in range(60)]
+    executor = CrewExecutor(Agent("a", model=model.provider), history=Summarize(limit=30))
+    result = await executor.execute("And now?", history=given)
+    assert [request.purpose for request in model.requests] == ["summary", "reply"]
+    assert len(made(result.history)) == 1
+    assert "Note 1:" in texts(model.requests[0].messages)
+    assert "Note 0:" in texts(result.history)

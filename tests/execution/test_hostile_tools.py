@@ -1,0 +1,364 @@
+"""Whatever a model asks and whatever a tool does: the model is told, and the run goes on or ends at its limit."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from crew import Context, Limits, call, tool
+from crew.doors import ModelReply
+from crew.messages import ToolCall, ToolResult
+from crew.runs.events import ToolProgress, Warned
+from tests.doubles import JsonStore, Recording, events_of, executor_for, look
+
+FOREVER = threading.Event()
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Circle:
+    """Something without JSON."""
+
+
+@tool(timeout=0.02)
+async def never_ends() -> str:
+    """Wait for ever."""
+    await asyncio.Event().wait()
+    return ""
+
+
+@tool(timeout=0.02)
+def blocks() -> str:
+    """Block the thread for ever."""
+    FOREVER.wait()
+    return ""
+
+
+@tool
+def raises() -> str:
+    """Fail."""
+    raise ValueError("the disk is full")
+
+
+@tool
+async def raises_late() -> str:
+    """Fail after a while."""
+    await asyncio.sleep(0)
+    raise LookupError("gone")
+
+
+@tool
+def raises_silently() -> str:
+    """Fail without words."""
+    raise Silent
+
+
+@tool
+def raises_surrogates() -> str:
+    """Fail in words that no encoder takes."""
+    raise ValueError("bad \ud800 path")
+
+
+@tool
+def exits() -> str:
+    """Try to end the process."""
+    raise SystemExit(3)
+
+
+@tool
+def interrupts() -> str:
+    """Pretend to be Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+@tool
+def stops_iterating() -> str:
+    """Raise what a future can't hold."""
+    raise StopIteration("over")
+
+
+@tool
+async def cancels() -> str:
+    """Raise a cancellation that nobody asked for."""
+    raise asyncio.CancelledError
+
+
+@tool
+async def times_out_by_itself() -> str:
+    """Raise a time-out of its own."""
+    raise TimeoutError("the server did not answer")
+
+
+@tool
+def huge() -> str:
+    """Return 10 MB."""
+    return "x" * 10_000_000
+
+
+@tool
+def no_json() -> Any:
+    """Return something that can't be written as JSON."""
+    return Circle()
+
+
+@tool
+def circular() -> Any:
+    """Return a list that holds itself."""
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+@tool
+def endless() -> Iterator[int]:
+    """Return a generator without an end."""
+    return (n for n in itertools.count())
+
+
+@tool
+def surrogates() -> str:
+    """Return text that no encoder takes."""
+    return "a\ud800b"
+
+
+@tool
+def nothing() -> None:
+    """Return nothing."""
+
+
+@tool
+def blank() -> str:
+    """Return an empty text."""
+    return ""
+
+
+@tool
+def infinite() -> dict[str, float]:
+    """Return numbers that JSON does not know."""
+    return {"a": float("inf"), "b": float("nan")}
+
+
+TOOLS = [value for value in list(globals().values()) if type(value).__name__ == "Tool"]
+
+
+async def results(*calls: Any, tools: Any = TOOLS, **options: Any) -> tuple[ToolResult, ...]:
+    """What the model is told, in a run that is stored as bytes and goes on to its answer."""
+    provider = Recording([*calls], "went on")
+    result = await executor_for(provider, *tools, store=JsonStore(), **options).execute("go")
+    assert result.output == "went on"
+    message = provider.shown[1][-1]
+    return message.results  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("never_ends", "did not end within 0.02 s"),
+        ("blocks", "did not end within 0.02 s"),
+        ("raises", "ValueError: the disk is full"),
+        ("raises_late", "LookupError: gone"),
+        ("raises_silently", "Silent: (its message can't be read)"),
+        ("raises_surrogates", "ValueError: bad \ufffd path"),
+        ("exits", "SystemExit: 3"),
+        ("interrupts", "KeyboardInterrupt"),
+        ("stops_iterating", "StopIteration: over"),
+        ("cancels", "CancelledError"),
+        ("times_out_by_itself", "TimeoutError: the server did not answer"),
+        ("no_json", "Circle"),
+        ("circular", "Circular reference"),
+        ("endless", "generator is no result"),
+    ],
+)
+async def test_a_tool_that_fails_is_told_to_the_model(name: str, told: str) -> None:
+    """An error result in words; the run goes on."""
+    found = (await results(call(name)))[0]
+    assert told in found.text
+    assert found.outcome == "error"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("surrogates", "a\ufffdb"),
+        ("nothing", "null"),
+        ("blank", "(no output)"),
+        ("infinite", '{"a":"Infinity","b":"NaN"}'),
+    ],
+)
+async def test_odd_values_are_written_in_words(name: str, text: str) -> None:
+    """What a tool returns becomes text that every provider takes."""
+    found = (await results(call(name)))[0]
+    assert (found.text, found.outcome) == (text, "ok")
+
+
+async def test_ten_megabytes_are_cut_at_birth() -> None:
+    """Beginning and end stay, a marker says what is missing, and the limit holds."""
+    found = (await results(call("huge")))[0]
+    assert len(found.text) <= 20_000
+    assert "characters cut" in found.text
+    assert found.outcome == "ok"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("{broken", "not valid"),
+        ('{"n": 1', "not valid"),
+        ("[]", "not valid"),
+        ("null", "not valid"),
+        ('"text"', "not valid"),
+        ('{"n": "many"}', "n: Input should be a valid integer"),
+        ('{"n": 1, "m": 2}', "m: Extra inputs are not permitted"),
+        ('{"m": 2}', "m: Extra inputs are not permitted"),
+        ('{"n": "\ud800"}', "not valid"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_told_to_the_model(arguments: str, told: str) -> None:
+    """Broken JSON, wrong types, unknown names: told with the place, and the tool is not called."""
+    found = (await results(ToolCall(id="a", name="look", arguments=arguments), tools=[look]))[0]
+    assert told in found.text
+    assert found.outcome == "error"
+
+
+async def test_a_missing_argument_is_named() -> None:
+    """The model learns which one."""
+
+    def find(name: str, size: int = 1) -> str:
+        """Find."""
+        return f"{name} {size}"
+
+    found = await results(
+        call("find"), call("find", name="a"), ToolCall(id="x", name="find", arguments=""), tools=[find]
+    )
+    assert "name: Field required" in found[0].text
+    assert found[1].text == "a 1"
+    assert "name: Field required" in found[2].text
+
+
+async def test_an_unknown_tool_is_answered_with_the_nearest_names() -> None:
+    """The model can mend its own slip."""
+    found = await results(call("lok"), call("zzzz"), tools=[look])
+    assert "Did you mean 'look'?" in found[0].text
+    assert "There is: look." in found[1].text
+    assert "There is none." in (await results(call("x"), tools=[], max_messages_per_request=5))[0].text
+
+
+async def test_a_model_that_never_stops_calling_ends_at_its_limit() -> None:
+    """Unknown tools for ever: the rounds end it."""
+    provider = Recording(lambda request: ModelReply(calls=(ToolCall(id="same", name="nowhere"),)))
+    result = await executor_for(provider, look, limits=Limits(rounds=30), max_messages_per_request=5).execute("go")
+    assert result.stop_reason == "limit"
+    assert len(provider.requests) == 30
+
+
+async def test_results_come_in_call_order_however_long_they_take() -> None:
+    """All calls of a reply run at once; the answers stand in the order of the calls."""
+    gates = {n: asyncio.Event() for n in range(3)}
+    gates[2].set()
+
+    async def chained(n: int) -> str:
+        """End in reverse order."""
+        await gates[n].wait()
+
+        if n:
+            gates[n - 1].set()
+
+        return f"{n}"
+
+    assert [r.text for r in await results(*[call("chained", n=n) for n in range(3)], tools=[chained])] == [
+        "0",
+        "1",
+        "2",
+    ]
+
+
+async def test_retries_only_where_the_tool_says_so() -> None:
+    """A tool with `retries=2` is tried three times; without, once."""
+    tried: list[str] = []
+
+    @tool(retries=2)
+    def flaky() -> str:
+        """Work at the third time."""
+        tried.append("flaky")
+
+        if len(tried) < 3:
+            raise OSError("try again")
+
+        return "worked"
+
+    @tool
+    def fragile() -> str:
+        """Fail."""
+        tried.append("fragile")
+        raise OSError("broken")
+
+    executor = executor_for(Recording(call("flaky"), call("fragile"), "done"), flaky, fragile)
+    events, result = await events_of(executor, lambda e: e.execute_stream("go"))
+    assert tried == ["flaky"] * 3 + ["fragile"]
+    assert len([e for e in events if isinstance(e, Warned)]) == 2
+    assert result.metrics.by_tool["flaky"].errors == 0
+    assert result.metrics.by_tool["fragile"].errors == 1
+
+
+async def test_a_thread_that_is_left_behind_is_reported() -> None:
+    """The one exception to law 9 is told when it happens; what the thread says later reaches nobody."""
+    go_on, spoken = threading.Event(), threading.Event()
+
+    @tool(timeout=0.02)
+    def late(context: Context[Any]) -> str:
+        """Speak after the time is over."""
+        go_on.wait(5)
+        context.emit("too late")
+        spoken.set()
+        return ""
+
+    executor = executor_for(Recording(call("late"), "done"), late)
+    events = []
+
+    async with executor.execute_stream("go") as stream:
+        async for event in stream:
+            events.append(event)
+
+            if isinstance(event, Warned):
+                go_on.set()
+                await asyncio.to_thread(spoken.wait, 5)
+
+    assert any("left on a daemon thread" in e.text for e in events if isinstance(e, Warned))
+    assert not any(isinstance(e, ToolProgress) for e in events)
+
+
+async def test_a_tool_is_handed_its_context() -> None:
+    """Dependencies, run, agent, call and usage; and what it emits is seen by whoever watches, in order."""
+    seen: list[Context[dict[str, int]]] = []
+
+    @tool
+    def sync(context: Context[dict[str, int]], n: int) -> str:
+        """Show progress from a thread."""
+        seen.append(context)
+        context.emit(n)
+        return ""
+
+    @tool
+    async def asynchronous(n: int, context: Context) -> str:  # type: ignore[type-arg]
+        """Show progress from the loop."""
+        context.emit({"n": n})
+        return ""
+
+    provider = Recording([call("sync", n=1), call("asynchronous", n=2)], "done")
+    executor = executor_for(provider, sync, asynchronous)
+    events, result = await events_of(executor, lambda e: e.execute_stream("go", deps={"a": 1}, run_id="r"))
+    shown = {e.call_id: e.data for e in events if isinstance(e, ToolProgress)}
+    assert shown == {"call_0_0": 1, "call_0_1": {"n": 2}}
+    context = seen[0]
+    assert (context.deps, context.run_id, context.agent, context.call_id) == ({"a": 1}, "r", "solo", "call_0_0")
+    assert context.usage.requests == 1
+    assert [e.sequence for e in events] == sorted({e.sequence for e in events})
+    assert result.output == "done"

@@ -1,0 +1,84 @@
+"""Limits end a run with everything done so far."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from crew import Limits, call
+from crew.doors import ModelReply
+from crew.errors import DefinitionError
+from crew.exchanges import validate
+from crew.messages import ToolCall, Usage
+from crew.runs.events import LimitReached
+from tests.doubles import Recording, Ticking, events_of, executor_for, look
+
+
+def spending(**usage: Any) -> Any:
+    calls = (ToolCall(id="", name="look", arguments='{"n": 1}'),)
+    return lambda request: ModelReply(text="working on it", calls=calls, usage=Usage(requests=1, **usage))
+
+
+@pytest.mark.parametrize(
+    ("limits", "line", "requests", "name"),
+    [
+        (Limits(rounds=3), spending(), 3, "rounds"),
+        (Limits(rounds=0), spending(), 0, "rounds"),
+        (Limits(tokens=100), spending(input_tokens=30, output_tokens=10), 3, "tokens"),
+        (Limits(cost_usd=0.05), spending(cost=0.02), 3, "cost_usd"),
+        (Limits(seconds=10), spending(), 2, "seconds"),
+    ],
+)
+async def test_a_limit_ends_the_run_with_the_work_so_far(limits: Limits, line: Any, requests: int, name: str) -> None:
+    """`stop_reason="limit"`, the last words, a valid history, and an event that names the limit."""
+    provider = Recording(line)
+    executor = executor_for(provider, look, limits=limits, clock=Ticking())
+    events, result = await events_of(executor, lambda e: e.execute_stream("go"))
+    assert result.stop_reason == "limit"
+    assert abs(len(provider.requests) - requests) <= (1 if name == "seconds" else 0)
+    assert result.output == ("working on it" if requests else "")
+    assert validate(result.history) == []
+    assert [e.limit for e in events if isinstance(e, LimitReached)] == [name]
+
+
+async def test_an_unknown_price_is_not_taken_for_nothing() -> None:
+    """A limit in money can't be kept where nobody knows the price: the run goes on, and its cost is unknown."""
+    provider = Recording(ModelReply(text="", calls=(call("look", n=1),), usage=Usage(requests=1, cost=None)), "done")
+    result = await executor_for(provider, look, limits=Limits(cost_usd=0.01)).execute("go")
+    assert result.output == "done"
+    assert result.usage.cost is None
+
+
+async def test_seconds_end_a_run_that_hangs() -> None:
+    """The time of a tool or a model counts too; open calls are answered."""
+
+    async def hang() -> str:
+        """Hang."""
+        await asyncio.Event().wait()
+        return ""
+
+    result = await executor_for(Recording(call("hang"), "never"), hang, limits=Limits(seconds=0.05)).execute("go")
+    assert result.stop_reason == "limit"
+    assert "limit of seconds" in result.history[-1].results[0].text  # type: ignore[union-attr]
+    assert validate(result.history) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "problems"),
+    [
+        ({"rounds": -1}, 1),
+        ({"rounds": "many", "handoffs": 1.5, "tokens": True}, 3),
+        ({"tool_calls_per_turn": 0}, 1),
+        ({"tool_calls_per_turn": None}, 1),
+        ({"cost_usd": -0.1, "seconds": "long"}, 2),
+        ({"seconds": float("nan"), "cost_usd": True}, 2),
+    ],
+)
+def test_limits_that_are_none_are_refused_at_once(given: dict[str, Any], problems: int) -> None:
+    """Every problem is named when the value is made."""
+    with pytest.raises(DefinitionError) as caught:
+        Limits(**given)
+
+    assert len(caught.value.problems) == problems

@@ -1,0 +1,490 @@
+"""Views: valid, bounded, with the goal and the newest in them, and still between their moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crew import Agent, CrewExecutor, Limits, Parallel, ScriptedProvider, call, handoff, tool
+from crew.agents import Crew
+from crew.doors import Budget, Group, ModelReply, ModelRequest, OnDelta, Pruned
+from crew.errors import ContextOverflow, DefinitionError
+from crew.exchanges import PROFILES, validate
+from crew.history import MaskToolResults, Rolling, Truncate, Unbounded, estimate_message
+from crew.messages import OMITTED, Message, ToolMessage, Usage, weight
+from crew.runs import Event, RequestParameters, RunResult, RunState
+from crew.runs.events import Asked, HistoryPruned, Replied, Warned
+from crew.store import MemoryStore, decode_state, encode_state
+
+
+@tool
+async def read(part: int, words: int = 40) -> str:
+    """Read a part of the report."""
+    return f"part {part}: " + "lorem ipsum dolor " * words
+
+
+class Recoding(MemoryStore):
+    """Keeps only what can be encoded, and proves at each commit that nothing is lost by it."""
+
+    async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
+        assert decode_state(encode_state(state)) == state
+        await super().commit(run_id, version, events, state)
+
+
+class Keeping(ScriptedProvider):
+    """A script that keeps the requests that it got."""
+
+    def __init__(self, *lines: Any, **facts: Any) -> None:
+        super().__init__(*lines, **facts)
+        self.requests: list[ModelRequest] = []
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+        self.requests.append(request)
+        return await super().complete(request, on_delta)
+
+
+def reader(parts: int, words: int = 40) -> Any:
+    return lambda request: call("read", part=request.turn, words=words) if request.turn < parts else "All read."
+
+
+async def watch(executor: CrewExecutor, text: str = "Read it.", **options: Any) -> tuple[list[Event], RunResult]:
+    async with executor.execute_stream(text, **options) as stream:
+        events = [event async for event in stream]
+
+    return events, stream.result
+
+
+def size(messages: Sequence[Message]) -> int:
+    return sum(weight(message) for message in messages)
+
+
+def manifests(events: Sequence[Event]) -> list[Any]:
+    return [event.message.manifest for event in events if isinstance(event, Replied)]
+
+
+# ---------------------------------------------------------------------------------------------------- the property
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One random run: what is called step by step, and under which limits."""
+
+    steps: list[list[int]]
+    policy: Any
+    limit: int | None
+    parameters: RequestParameters
+    window: int | None
+    own: Any
+
+
+policies = st.one_of(
+    st.none(),
+    st.builds(Truncate),
+    st.builds(MaskToolResults, keep_recent=st.integers(0, 6)),
+    st.builds(Rolling, limit=st.integers(8, 20)),
+    st.builds(Unbounded),
+)
+runs = st.builds(
+    Setting,
+    steps=st.lists(st.lists(st.integers(0, 120), min_size=1, max_size=4), min_size=4, max_size=25),
+    policy=st.one_of(
+        st.builds(Rolling),
+        st.builds(Unbounded),
+        st.builds(Truncate),
+        st.builds(MaskToolResults, keep_recent=st.just(3)),
+    ),
+    limit=st.one_of(st.none(), st.integers(8, 40)),
+    parameters=st.builds(
+        RequestParameters,
+        max_history_size=st.one_of(st.none(), st.integers(7, 30)),
+        max_tokens=st.one_of(st.none(), st.integers(3_500, 8_000)),
+    ),
+    window=st.one_of(st.none(), st.integers(5_000, 12_000)),
+    own=policies,
+)
+
+
+@given(runs)
+@settings(max_examples=60)
+def test_every_view_is_valid_bounded_and_holds_still(run: Setting) -> None:
+    """Laws 1, 2, 3, 5 on every request: whatever the policies and limits, and under every profile."""
+
+    def step(request: ModelRequest) -> Any:
+        if request.turn >= len(run.steps):
+            return "Done."
+
+        return [call("read", part=request.turn, words=words) for words in run.steps[request.turn]]
+
+    model = Keeping(step)
+    agent = Agent("reader", model=model, tools=[read], history=run.own, max_input_tokens=run.window)
+    limit = None if isinstance(run.policy, Unbounded) else run.limit
+    executor = CrewExecutor(agent, history=run.policy, max_messages_per_request=limit, store=Recoding())
+    events, result = asyncio.run(watch(executor, parameters=run.parameters))
+    assert result.output == "Done."
+    bound = 10_000 if isinstance(run.policy, Unbounded) else limit or 50
+    told = manifests(events)
+
+    for request, manifest in zip(model.requests, told, strict=True):
+        for profile in PROFILES.values():
+            assert not validate(request.messages, profile)
+
+        assert size(request.messages) <= min(bound, run.parameters.max_history_size or 10_000)
+        assert size(request.messages) == manifest.messages
+        assert manifest.tokens <= (run.parameters.max_tokens or 10**9)
+        assert any(message.text == "Read it." for message in request.messages if message.role == "user")
+        newest = request.messages[-1]
+        assert not isinstance(newest, ToolMessage) or all(r.text != OMITTED for r in newest.results)
+
+    for before, after, manifest in zip(model.requests, model.requests[1:], told[1:], strict=False):
+        still = after.messages[: len(before.messages)] == before.messages
+        assert still == (manifest.rule == "")
+        assert after.messages[: manifest.same] == before.messages[: manifest.same]
+        assert manifest.rule == "" or after.messages[manifest.same] != before.messages[manifest.same]
+
+
+# ---------------------------------------------------------------------------------------------------- the default
+
+
+async def test_no_run_outgrows_its_window_though_nobody_configured_anything() -> None:
+    """At four fifths of the window the view is cut to half, and then holds still."""
+    model = Keeping(reader(60, words=60))
+    agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000)
+    events, result = await watch(CrewExecutor(agent, history="unbounded"))
+    told = manifests(events)
+    assert max(manifest.billed for manifest in told) <= 0.85 * 4_000
+    assert {manifest.rule for manifest in told} == {"first request", "", "window"}
+    cuts = [event for event in events if isinstance(event, HistoryPruned)]
+    assert all(event.where == "view" and event.policy == "window" for event in cuts)
+    assert all(event.tokens_after <= 2_000 for event in cuts)
+    assert len(result.history) == len(result.transcript) == 122, "the view was cut, not the history"
+    assert result.metrics.by_policy == {"window": len(cuts)}
+    assert result.metrics.prefix_breaks == len(cuts)
+    assert result.metrics.tokens_saved > 20 * 4_000
+
+
+async def test_the_window_of_a_registered_model_is_known_and_told() -> None:
+    """Explicit, else registered, else 128,000; the manifest says which."""
+    named = ScriptedProvider("Hello.", name="openai", model="gpt-4o")
+    events, _ = await watch(CrewExecutor(Agent("a", model=named)))
+    explicit, _ = await watch(CrewExecutor(Agent("a", model=named, max_input_tokens=9_000)))
+    default, _ = await watch(CrewExecutor(Agent("a", model=ScriptedProvider("Hello."))))
+    seen = [manifests(told)[0] for told in (events, explicit, default)]
+    assert [(manifest.window, manifest.window_source) for manifest in seen] == [
+        (128_000, "registry"),
+        (9_000, "explicit"),
+        (128_000, "default"),
+    ]
+
+
+async def test_the_reply_has_room_in_the_window() -> None:
+    """What the settings ask for as output is kept free."""
+    from crew.doors import ModelSettings
+
+    model = Keeping(reader(30, words=60), name="openai", model="gpt-4")
+    settings = ModelSettings(max_output_tokens=4_000)
+    _, result = await watch(CrewExecutor(Agent("reader", model=model, tools=[read], settings=settings)))
+    window = result.state.gauges["reader"][0].window
+    assert window <= 10_000
+    assert max(manifest.tokens for manifest in _in_transcript(result)) <= window - 4_000
+
+
+def _in_transcript(result: RunResult) -> list[Any]:
+    return [message.manifest for message in result.transcript if message.role == "assistant"]
+
+
+# ---------------------------------------------------------------------------------------------------- parameters
+
+
+async def test_max_history_size_is_never_exceeded_and_cut_to_half() -> None:
+    """The cut falls to half, and is then held until the limit is reached again."""
+    model = Keeping(reader(60))
+    events, _ = await watch(
+        CrewExecutor(Agent("reader", model=model, tools=[read])), parameters=RequestParameters(max_history_size=20)
+    )
+    sizes = [size(request.messages) for request in model.requests]
+    assert max(sizes) <= 20
+    assert max(sizes) >= 19
+    moved = [manifest for manifest in manifests(events) if manifest.rule == "max_history_size"]
+    assert 4 <= len(moved) <= 14
+    assert all(manifest.messages <= 11 for manifest in moved)
+
+
+async def test_max_tokens_is_never_exceeded_on_the_bill() -> None:
+    """The limit holds for what was billed, not only for what was estimated."""
+    model = Keeping(reader(60, words=80))
+    events, result = await watch(
+        CrewExecutor(Agent("reader", model=model, tools=[read])), parameters=RequestParameters(max_tokens=2_500)
+    )
+    assert result.output == "All read."
+    assert max(manifest.billed for manifest in manifests(events)) <= 2_500
+
+
+async def test_max_tokens_below_the_system_prompt_says_so() -> None:
+    """What can never fit is an error that names its parts."""
+    agent = Agent("reader", instructions="Read with care. " * 100, model=ScriptedProvider("x"), tools=[read])
+
+    with pytest.raises(ContextOverflow, match="max_tokens must accommodate the system prompt") as caught:
+        await CrewExecutor(agent).execute("Hello", parameters=RequestParameters(max_tokens=100))
+
+    assert [name for name, _ in caught.value.items] == ["instructions", "tool read"]
+
+
+@pytest.mark.parametrize(
+    "parameters", [RequestParameters(max_tokens=300), RequestParameters(max_history_size=2)], ids=["tokens", "size"]
+)
+async def test_a_mandatory_part_above_a_limit_is_itemised(parameters: RequestParameters) -> None:
+    """Law 6: only then, and it says what the part is made of."""
+    agent = Agent("reader", model=ScriptedProvider(reader(3, words=200)), tools=[read])
+
+    with pytest.raises(ContextOverflow, match="must see holds") as caught:
+        await CrewExecutor(agent).execute("Read it.", parameters=parameters)
+
+    kinds = [name.split()[0] for name, _ in caught.value.items]
+    assert kinds[-2:] == ["user", "exchange"]
+
+
+async def test_a_mandatory_part_above_a_known_window_is_itemised() -> None:
+    """A window that is known is not tried against better knowledge."""
+    model = Keeping(reader(3, words=400))
+    agent = Agent("reader", model=model, tools=[read], max_input_tokens=600)
+
+    with pytest.raises(ContextOverflow, match="more than its window of 600"):
+        await CrewExecutor(agent).execute("Read it.")
+
+    assert len(model.requests) == 1
+
+
+def test_instructions_that_fill_the_window_fail_when_the_executor_is_built() -> None:
+    """Fail fast: no run could ever work."""
+    agent = Agent("a", instructions="word " * 900, model=ScriptedProvider("x"), max_input_tokens=1_000)
+
+    with pytest.raises(DefinitionError, match=r"instructions and tools of agent 'a' hold about .* instructions: "):
+        CrewExecutor(agent)
+
+    registered = ScriptedProvider("x", name="openai", model="gpt-4")
+
+    with pytest.raises(DefinitionError, match="80% of its window of 8192"):
+        CrewExecutor(Agent("a", instructions="word " * 9_000, model=registered))
+
+    with pytest.raises(DefinitionError, match="max_input_tokens must be a positive integer, not 0"):
+        CrewExecutor(Agent("a", model=registered, max_input_tokens=0))
+
+    CrewExecutor(Agent("a", instructions="word " * 200_000, model=ScriptedProvider("x")))
+
+
+# ---------------------------------------------------------------------------------------------------- policies
+
+
+async def test_truncate_keeps_the_first_message_and_says_what_is_missing() -> None:
+    """The marker stands between the first user message and the tail, and its number only grows."""
+    model = Keeping(reader(60, words=60))
+    agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000)
+    events, result = await watch(CrewExecutor(agent, history="truncate", max_messages_per_request=200))
+    assert result.output == "All read."
+    markers = [[m.text for m in r.messages if m.role == "user" and m.origin == "marker"] for r in model.requests]
+    assert all(len(found) <= 1 for found in markers)
+    texts = list(dict.fromkeys(found[0] for found in markers if found))
+    assert len(texts) >= 3
+    numbers = [int(text.removeprefix("[").split()[0]) for text in texts]
+    assert numbers == sorted(numbers)
+    assert texts[0] == f"[{numbers[0]} earlier messages truncated to fit context window]"
+    assert all(request.messages[0].text == "Read it." for request in model.requests)
+    last = model.requests[-1].messages
+    assert last[1].text == texts[-1]
+    assert len(result.transcript) - 1 == numbers[-1] + size(last) - 1, "every message is shown or counted"
+    assert {m.rule for m in manifests(events)} == {"first request", "", "truncate"}
+
+
+async def test_old_results_are_masked_in_batches_and_keep_their_ids() -> None:
+    """At twice as many the older half reads [Omitted]; count and ids are those of before."""
+    model = Keeping(reader(20))
+    agent = Agent("reader", model=model, tools=[read], history=MaskToolResults(keep_recent=3))
+    events, result = await watch(CrewExecutor(agent))
+    readable = []
+
+    for request in model.requests:
+        results = [r for m in request.messages if isinstance(m, ToolMessage) for r in m.results]
+        readable.append(sum(r.text != OMITTED for r in results))
+        assert [r.call_id for r in results] == [
+            c.id for m in request.messages if m.role == "assistant" for c in m.calls
+        ]
+        assert len(request.messages) == 1 + 2 * request.turn
+
+    assert readable[:10] == [0, 1, 2, 3, 4, 5, 3, 4, 5, 3]
+    assert result.metrics.by_policy == {"mask_tool_results": 5}
+    masks = [event for event in events if isinstance(event, HistoryPruned)]
+    assert all(len(event.masked) == 3 and not event.evicted for event in masks)
+    assert OMITTED not in [r.text for m in result.transcript if isinstance(m, ToolMessage) for r in m.results]
+
+
+async def test_a_policy_on_an_agent_is_for_its_own_view() -> None:
+    """The shared history, and what other agents see, are as they were."""
+    second = Keeping("Summed up.")
+    first = Agent("first", model=ScriptedProvider(reader(12)), tools=[read], then="second", history=Rolling(limit=8))
+    crew = Crew("pair", agents=[first, Agent("second", model=second)])
+    events, result = await watch(CrewExecutor(crew))
+    asked = [event for event in events if isinstance(event, Asked) and event.agent == "first"]
+    assert max(event.messages for event in asked) <= 8
+    assert size(second.requests[0].messages) == len(result.transcript) - 1 == 27
+
+
+class Forgetful:
+    """Somebody's own policy, and a bad one: it would keep nothing but the third group, and mask everything."""
+
+    name = "forgetful"
+
+    def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
+        ids = tuple(entry.message.id for g in history for entry in g.entries)
+        return Pruned(kept=tuple(history[2:3]), masked=ids, reason="a bad day")
+
+
+async def test_a_users_own_policy_cant_break_a_view() -> None:
+    """Goal and newest stay, requests are valid; the newest results stay readable."""
+    model = Keeping(reader(9))
+    agent = Agent("reader", model=model, tools=[read], history=Forgetful())
+    _, result = await watch(CrewExecutor(agent))
+    assert result.output == "All read."
+
+    for request in model.requests:
+        assert not validate(request.messages)
+        assert request.messages[0].text == "Read it."
+        assert OMITTED not in str(request.messages[-1])
+
+
+async def test_a_chain_on_the_executor_is_split_by_where_its_members_work() -> None:
+    """Those that bound the history bound it; those that shape views shape every agent's."""
+
+    @dataclass(frozen=True)
+    class Both:
+        policies: tuple[Any, ...]
+        name: str = "chain"
+        limit: int = 12
+
+        def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
+            return self.policies[0].prune(history, budget)
+
+    mask = MaskToolResults(keep_recent=2)
+    for members, name in [((Rolling(limit=12), mask), "rolling"), ((Rolling(), Rolling(limit=12), mask), "chain")]:
+        model = Keeping(reader(20))
+        executor = CrewExecutor(Agent("reader", model=model, tools=[read]), history=Both(policies=members))
+        _, result = await watch(executor)
+        assert max(size(request.messages) for request in model.requests) <= 12
+        assert set(result.metrics.by_policy) == {name, "mask_tool_results"}
+
+
+async def test_an_agents_policy_with_no_room_says_so() -> None:
+    """A bound that not even the mandatory part keeps is an overflow, not a broken request."""
+    agent = Agent("reader", model=ScriptedProvider(reader(3)), tools=[read], history=Rolling(limit=2))
+
+    with pytest.raises(ContextOverflow, match="more than its policy's limit of 2"):
+        await CrewExecutor(agent).execute("Read it.")
+
+
+@pytest.mark.parametrize("make", [lambda: Truncate(target=0.9), lambda: MaskToolResults(keep_recent=-1)])
+def test_policies_refuse_numbers_that_mean_nothing(make: Any) -> None:
+    """A policy is checked when it is built."""
+    with pytest.raises(DefinitionError):
+        make()
+
+
+# ---------------------------------------------------------------------------------------------------- the rest
+
+
+async def test_a_limit_is_warned_of_once_a_run() -> None:
+    """A history that is pruned in blocks comes near its limit again and again; one warning is enough."""
+    model = ScriptedProvider(reader(60, words=60))
+    agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000)
+    executor = CrewExecutor(agent, max_messages_per_request=20, limits=Limits(rounds=70))
+    events, _ = await watch(executor, parameters=RequestParameters(max_tokens=3_000, max_history_size=18))
+    texts = [event.text.split(":")[0] for event in events if isinstance(event, Warned)]
+    assert sorted(texts) == sorted(set(texts))
+    assert {"max_messages_per_request", "max_history_size", "limits.rounds"} <= set(texts)
+
+
+async def test_a_conversation_goes_on_with_its_views() -> None:
+    """The next run begins with the same front: cuts, masks and counts come along."""
+    model = Keeping(reader(30, words=60))
+    agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000)
+    executor = CrewExecutor(agent, history="unbounded")
+    first = await executor.execute("Read it.")
+    before = model.requests[-1].messages
+    second = await executor.execute("And now?", history=first)
+    after = model.requests[-1].messages
+    assert second.state.views["reader"].cut == first.state.views["reader"].cut > 0
+    assert after[: len(before)] == before
+    assert (
+        second.state.calibrations["scripted:scripted"].bills == first.state.calibrations["scripted:scripted"].bills + 1
+    )
+
+
+async def test_branches_see_through_views_of_their_own() -> None:
+    """A branch cuts its own view; what it learned of a window stays when it joins."""
+    branch = Keeping(reader(12, words=60))
+    narrow = Agent("narrow", model=branch, tools=[read], max_input_tokens=2_000)
+    group = Parallel("group", branches=[narrow], then="end")
+    start = Agent("start", model=ScriptedProvider("Go."), then=group)
+    crew = Crew("c", agents=[start, narrow, Agent("end", model=ScriptedProvider("Done."))], groups=[group])
+    events, result = await watch(CrewExecutor(crew))
+    assert result.output == "Done."
+    assert result.metrics.by_policy["window"] >= 1
+    assert max(event.tokens for event in events if isinstance(event, Asked) and event.agent == "narrow") <= 1_700
+
+
+async def test_a_handoff_filter_and_a_cut_hold_together() -> None:
+    """What crossed is fixed at the handoff; the cut then moves within it."""
+    second = Keeping(reader(14, words=60))
+    target = Agent("second", model=second, tools=[read], max_input_tokens=2_500)
+    first = Agent(
+        "first",
+        model=ScriptedProvider(call("read", part=0), ModelReply(text="Over.", calls=(call("transfer_to_second"),))),
+        tools=[read],
+        handoffs=[handoff(target, history="text_only")],
+    )
+    events, result = await watch(CrewExecutor(Crew("c", agents=[first, target]), store=Recoding()))
+    assert result.output == "All read."
+    assert [m.role for m in second.requests[0].messages] == ["user", "assistant", "tool"]
+    assert "window" in {m.rule for m in manifests(events)}
+    assert all(not validate(request.messages) for request in second.requests)
+
+
+async def test_a_counter_of_ones_own_is_used_and_caching_can_be_switched_off() -> None:
+    """The door counts every message that comes in, is replied or returned; without caching, each time anew."""
+
+    class Words:
+        def __init__(self) -> None:
+            self.texts: list[str] = []
+
+        def count(self, text: str) -> int:
+            self.texts.append(text)
+            return len(text.split())
+
+    for caching, times in ((True, 1), (False, 2)):
+        counter = Words()
+        agent = Agent(
+            "a", instructions="Be brief.", model=ScriptedProvider(call("read", part=1), "Well."), tools=[read]
+        )
+        executor = CrewExecutor(agent, counter=counter)
+        given = [m for m in (await executor.execute("one two three")).history if m.role == "user"]
+        assert {"Be brief.", "one two three", "Well."} <= set(counter.texts)
+        assert any(text.startswith("part 1:") for text in counter.texts)
+        counter.texts.clear()
+
+        for _ in range(2):
+            parameters = RequestParameters(enable_token_caching=caching)
+            await executor.execute("four", history=given, parameters=parameters)
+
+        assert counter.texts.count("one two three") == times
+
+
+async def test_usage_that_is_not_billed_teaches_nothing() -> None:
+    """A provider without usage leaves the estimates as they were."""
+    silent = ScriptedProvider(ModelReply(text="Hi.", usage=Usage(requests=1, output_tokens=1)))
+    result = await CrewExecutor(Agent("a", model=silent)).execute("Hello")
+    assert result.state.calibrations == {}
+    assert result.state.history.entries[0].tokens == estimate_message(result.history[0])

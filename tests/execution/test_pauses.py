@@ -1,0 +1,204 @@
+"""Pauses: a run that waits for a person is a value, and only the right answer moves it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from crew import CrewExecutor, Route, call, tool
+from crew.errors import DefinitionError, InvalidInput, RunActive, UnknownPause, UnknownRun
+from crew.runs.events import Paused, Resumed
+from tests.doubles import Crash, JsonStore, Recording, events_of, executor_for, look, solo
+
+
+class Office:
+    """A tool that needs approval, and what it sent."""
+
+    def __init__(self, approval: Any = "always") -> None:
+        self.sent: list[str] = []
+
+        @tool(approval=approval)
+        async def send(to: str) -> str:
+            """Send a letter."""
+            self.sent.append(to)
+            return f"sent to {to}"
+
+        self.send = send
+
+
+async def paused(office: Office, *calls: Any, provider: Any = None) -> tuple[CrewExecutor, Any, Recording]:
+    provider = provider or Recording([*calls], "done")
+    executor = executor_for(provider, office.send, look, store=JsonStore())
+    result = await executor.execute("go", run_id="r")
+    return executor, result, provider
+
+
+async def test_a_call_that_needs_approval_waits() -> None:
+    """Nothing is sent before a person agrees; the others are run meanwhile; then it is sent once."""
+    office = Office()
+    executor, result, provider = await paused(office, call("send", to="Ada"), call("look", n=1))
+    assert result.stop_reason == "paused"
+    assert office.sent == []
+    assert result.output == ""
+    pause = result.pauses[0]
+    assert (pause.reason, pause.run_id, pause.agent) == ("approval", "r", "solo")
+    assert pause.call.name == "send"
+    assert "Ada" in pause.text
+    after = await executor.resume("r", {pause.id: True})
+    assert (after.stop_reason, after.output, office.sent) == ("completed", "done", ["Ada"])
+    assert [r.text for r in provider.shown[1][-1].results] == ["sent to Ada", "found 1"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("answer", [False, "too early", "run again", "skip"])
+async def test_a_declined_call_is_told_to_the_model(answer: Any) -> None:
+    """False, or a reason in words, whatever the words are: it is not sent."""
+    office = Office()
+    executor, result, provider = await paused(office, call("send", to="Ada"))
+    await executor.resume("r", {result.pauses[0].id: answer})
+    told = provider.shown[1][-1].results[0]  # type: ignore[union-attr]
+    assert told.outcome == "error"
+    assert "declined" in told.text
+    assert answer is False or answer in told.text
+    assert office.sent == []
+
+
+async def test_a_run_goes_on_only_when_everything_is_answered() -> None:
+    """Two approvals may be answered one by one; a resume without an answer changes nothing."""
+    office = Office()
+    executor, result, _ = await paused(office, call("send", to="Ada"), call("send", to="Bob"))
+    one, two = result.pauses
+    assert (await executor.resume("r")).stop_reason == "paused"
+    half = await executor.resume("r", {two.id: True})
+    assert [p.id for p in half.pauses] == [one.id]
+    assert office.sent == ["Bob"]
+    whole = await executor.resume("r", {one.id: True})
+    assert whole.output == "done"
+    assert office.sent == ["Bob", "Ada"]
+
+
+async def test_an_unknown_pause_is_an_error_that_lists_the_pending_ones() -> None:
+    """Nothing is changed by it, also where another answer is right."""
+    office = Office()
+    executor, result, _ = await paused(office, call("send", to="Ada"))
+    pause = result.pauses[0]
+
+    with pytest.raises(UnknownPause) as caught:
+        await executor.resume("r", {"elsewhere": True, pause.id: True})
+
+    assert (caught.value.unknown, caught.value.pending) == (("elsewhere",), (pause.id,))
+    assert repr(pause.id) in str(caught.value)
+    assert office.sent == []
+    assert (await executor.resume("r", {pause.id: True})).output == "done"
+
+    with pytest.raises(UnknownPause, match="none"):
+        await executor.resume("r", {pause.id: True})
+
+
+@pytest.mark.parametrize("answer", [None, 1, 0, [], {"done": 1}, "", " ", "\0", "\ud800", b"yes", "x" * 10_001])
+async def test_an_answer_of_another_kind_is_refused(answer: Any) -> None:
+    """The error says what is accepted; the pause stays."""
+    office = Office()
+    executor, result, _ = await paused(office, call("send", to="Ada"))
+
+    with pytest.raises(InvalidInput, match="answer"):
+        await executor.resume("r", {result.pauses[0].id: answer})
+
+    assert (await executor.resume("r")).pauses == result.pauses
+
+
+@pytest.mark.parametrize(
+    "answer", [True, "", "perhaps", {}, {"done": 1, "more": 2}, {"done": object()}, None, ["skip"]]
+)
+async def test_what_is_in_doubt_takes_its_own_answers_only(answer: Any) -> None:
+    """done(result), run again or skip; a result must be something that can be written down."""
+    office = Office("never")
+    store = JsonStore(crash_after=3)
+    lines = [call("send", to="Ada"), "done"]
+
+    with pytest.raises(Crash):
+        await executor_for(Recording(*lines), office.send, store=store).execute("go", run_id="r")
+
+    executor = executor_for(Recording(*lines), office.send, store=store)
+    result = await executor.resume("r")
+
+    with pytest.raises(InvalidInput, match="must be"):
+        await executor.resume("r", {result.pauses[0].id: answer})
+
+
+async def test_approval_may_depend_on_the_arguments() -> None:
+    """A function of the arguments decides; one that fails is told to the model."""
+    office = Office(lambda to: to == "Ada")
+    _, result, _ = await paused(office, call("send", to="Ada"), call("send", to="Bob"))
+    assert office.sent == ["Bob"]
+    assert len(result.pauses) == 1
+
+    broken = Office(lambda to: 1 / 0)
+    _, result, provider = await paused(broken, call("send", to="Ada"))
+    assert result.output == "done"
+    assert "could not be decided: ZeroDivisionError" in provider.shown[1][-1].results[0].text  # type: ignore[union-attr]
+
+    async def slow(to: str) -> bool:
+        return True
+
+    with pytest.raises(DefinitionError, match="plain function"):
+        Office(slow)
+
+
+async def test_a_reply_without_a_signal_waits_for_the_user() -> None:
+    """`wait_for_signal`: the reply is shown, the answer is checked, the goal stays what it was."""
+    provider = Recording("Which order?", "Order 17 is on its way. [DONE]")
+    agent = solo(provider, wait_for_signal=True, routes=[Route("[DONE]", to=None)])
+    executor = CrewExecutor(agent, max_messages_per_request=3, store=JsonStore())
+    events, result = await events_of(executor, lambda e: e.execute_stream("Where is it?", run_id="r"))
+    pause = result.pauses[0]
+    assert (pause.reason, pause.text) == ("input", "Which order?")
+    assert any(isinstance(e, Paused) for e in events)
+
+    with pytest.raises(InvalidInput, match="blank"):
+        await executor.resume("r", {pause.id: "  "})
+
+    with pytest.raises(InvalidInput, match="must be a text"):
+        await executor.resume("r", {pause.id: 17})
+
+    events, result = await events_of(executor, lambda e: e.resume_stream("r", {pause.id: "17"}))
+    assert isinstance(events[0], Resumed)
+    assert result.output == "Order 17 is on its way. [DONE]"
+    assert [m.text for m in provider.shown[1]] == ["Where is it?", "Which order?", "17"]  # type: ignore[union-attr]
+
+
+async def test_a_paused_run_s_history_is_ready_for_another_run() -> None:
+    """Calls that are open belong to the paused run; the next one does not see them."""
+    _, result, _ = await paused(Office(), call("send", to="Ada"))
+    assert [m.role for m in result.history] == ["user"]
+    other = executor_for(Recording(lambda request: f"{len(request.messages)} messages"), look)
+    assert (await other.execute("something else", history=result)).output == "2 messages"
+    assert (await other.execute("something else", history=list(result.history))).output == "2 messages"
+
+
+async def test_a_run_is_carried_on_by_one_at_a_time() -> None:
+    """A second resume of a run that is under way is refused; an unknown run too."""
+    gate, started = asyncio.Event(), asyncio.Event()
+
+    @tool(approval="always")
+    async def wait() -> str:
+        """Wait."""
+        started.set()
+        await gate.wait()
+        return "waited"
+
+    executor = executor_for(Recording(call("wait"), "done"), wait)
+    result = await executor.execute("go", run_id="r")
+    answers = {result.pauses[0].id: True}
+    running = asyncio.ensure_future(executor.resume("r", answers))
+    await started.wait()
+
+    with pytest.raises(RunActive):
+        await executor.resume("r", answers)
+
+    gate.set()
+    assert (await running).output == "done"
+
+    with pytest.raises(UnknownRun):
+        await executor.resume("r")

@@ -1,0 +1,122 @@
+"""One loop: `execute` is the stream, drained."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from crew import Context, call, tool
+from crew.errors import CrewError, RunError
+from crew.runs import Event, RunState
+from crew.runs.events import RunFailed, RunFinished, TextDelta, ToolProgress
+from tests.doubles import JsonStore, Recording, Ticking, events_of, executor_for, look
+
+LINES = [[call("look", n=n) for n in range(3)], call("nowhere"), "first line\nsecond line\nthird line"]
+
+
+async def test_execute_and_the_drained_stream_come_to_the_same() -> None:
+    """Output, history, transcript and usage are equal, down to the ids of the messages."""
+    one = await executor_for(Recording(*LINES), look, max_messages_per_request=6).execute("go", run_id="r")
+    executor = executor_for(Recording(*LINES), look, max_messages_per_request=6)
+    events, other = await events_of(executor, lambda e: e.execute_stream("go", run_id="r"))
+    assert one.output == other.output
+    assert one.history == other.history
+    assert one.transcript == other.transcript
+    assert one.usage == other.usage
+    assert one.metrics == other.metrics
+    assert [e.text for e in events if isinstance(e, TextDelta)] == ["first line\n", "second line\n", "third line"]
+
+
+async def test_a_plain_async_for_reads_the_whole_run() -> None:
+    """Without `async with`: the same events, the result at the end, and a second reading finds nothing more."""
+    stream = executor_for(Recording(*LINES), look).execute_stream("go")
+
+    with pytest.raises(CrewError, match="no result yet"):
+        _ = stream.result
+
+    events = [event async for event in stream]
+    assert isinstance(events[-1], RunFinished)
+    assert stream.result.output.startswith("first line")
+    assert [event async for event in stream] == []
+
+
+async def test_reading_may_go_on_inside_async_with() -> None:
+    """Leaving the loop does not leave the stream."""
+    async with executor_for(Recording(*LINES), look).execute_stream("go") as stream:
+        first = await anext(aiter(stream))
+        rest = [event async for event in stream]
+
+    assert first.sequence == 1
+    assert [e.sequence for e in rest] == list(range(2, len(rest) + 2))
+    assert stream.result.stop_reason == "completed"
+
+
+async def test_every_event_says_where_it_belongs() -> None:
+    """Run, agent, number and time; the numbers rise by one, the times never fall."""
+    executor = executor_for(Recording(*LINES), look, clock=Ticking())
+    events, _ = await events_of(executor, lambda e: e.execute_stream("go", run_id="r"))
+    assert {e.run_id for e in events} == {"r"}
+    assert {e.agent for e in events} == {"solo"}
+    assert [e.sequence for e in events] == list(range(1, len(events) + 1))
+    assert [e.at for e in events] == sorted(e.at for e in events)
+
+
+async def test_a_failure_is_the_last_event_and_then_raised() -> None:
+    """The stream says so, then the reader gets the error with everything so far; the result raises it too."""
+    told: list[Event] = []
+    broken = Recording(call("look", n=1), ValueError("broken"))
+    stream = executor_for(broken, look, observers=[told.append]).execute_stream("go")
+
+    with pytest.raises(RunError, match="broken") as caught:
+        _ = [event async for event in stream]
+
+    assert isinstance(told[-1], RunFailed)
+    assert caught.value.result.stop_reason == "failed"
+    assert len(caught.value.result.transcript) == 3
+
+    with pytest.raises(RunError):
+        _ = stream.result
+
+
+class SlowStore(JsonStore):
+    """A store whose commits take several turns of the loop."""
+
+    async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+        await super().commit(run_id, version, events, state)
+
+
+async def test_what_is_told_during_a_commit_keeps_its_place() -> None:
+    """Numbers stay unique and in order, and nothing that was told is lost to the store."""
+
+    @tool
+    async def chatty(n: int, context: Context[Any]) -> str:
+        """Talk all the time, and fail now and then."""
+        for step in range(20):
+            context.emit(step)
+            await asyncio.sleep(0)
+
+        raise OSError("again")
+
+    chatty = tool(retries=1)(chatty.function)
+    store = SlowStore()
+    provider = Recording([call("chatty", n=n) for n in range(4)], "done")
+    executor = executor_for(provider, chatty, store=store)
+    events, _ = await events_of(executor, lambda e: e.execute_stream("go", run_id="r"))
+    assert [e.sequence for e in events] == list(range(1, len(events) + 1))
+    kept = [e for e in events if not isinstance(e, TextDelta | ToolProgress)]
+    assert store.told("r") == kept
+    assert len([e for e in events if isinstance(e, ToolProgress)]) == 160
+
+
+async def test_a_stream_that_is_never_read_never_runs() -> None:
+    """The run begins when reading does."""
+    provider = Recording("hi")
+    executor_for(provider).execute_stream("go")
+    await asyncio.sleep(0)
+    assert provider.requests == []

@@ -1,0 +1,257 @@
+"""Whatever the policy, alone, chained or hostile, a run keeps the laws of history."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crew import Agent, CrewExecutor, RequestParameters, ScriptedProvider, call, tool
+from crew.doors import (
+    Budget,
+    Chunked,
+    FromTimestamp,
+    Group,
+    LastNMessages,
+    ModelRequest,
+    Policy,
+    Pruned,
+    WholeHistory,
+    WholeHistoryMultipleSystemMessages,
+)
+from crew.errors import CompressionFailed
+from crew.exchanges import validate
+from crew.history import Checkpoint, HeadTail, Rolling, Summarize, chain
+from crew.messages import Message, SummaryMessage, SystemMessage, weight
+from crew.runs import RunResult, RunState
+from crew.store import MemoryStore, decode_state, encode_state
+
+# Random numbers may leave no middle between head and tail, or cut too little: both warn, and both must hold.
+pytestmark = pytest.mark.filterwarnings("ignore:head_tail keeps", "ignore:prune_to=")
+
+
+@dataclass(frozen=True)
+class Hostile:
+    """Keeps, evicts, masks and names at random, what is not there included."""
+
+    seed: int
+    limit: int
+    eager: bool
+    summarizes: bool
+    name: str = "hostile"
+
+    def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
+        dice = random.Random(f"{self.seed}{len(history)}{history[-1].entries[-1].position}")
+        ids = [entry.message.id for g in history for entry in g.entries]
+        kept = dice.sample(list(history), dice.randint(0, len(history)))
+        nothing = Group(entries=(), size=0, tokens=0, kind="user")
+        return Pruned(
+            kept=(*kept, *kept[:2], nothing),
+            evicted=tuple(history[:1]),
+            masked=("nowhere", *ids[:1]),
+            to_summarise=("nowhere", *dice.sample(ids, dice.randint(0, len(ids))), *ids[:1]),
+            reason="dice",
+        )
+
+
+@st.composite
+def lone_policies(draw: st.DrawFn) -> Policy:
+    kind = draw(st.sampled_from(["rolling", "head_tail", "summarize", "checkpoint", "hostile"]))
+    limit = draw(st.integers(5, 24))  # a goal, a call and its result, a system message, a summary
+
+    match kind:
+        case "rolling":
+            return Rolling(limit=limit, prune_to=draw(st.none() | st.integers(1, limit)))
+        case "head_tail":
+            first, last = draw(st.integers(0, 4)), draw(st.integers(0, 10))
+            return HeadTail(
+                max_messages=limit,
+                preserve_first_n=first,
+                preserve_last_n=last,
+                summarize_on_trim=draw(st.booleans()),
+            )
+        case "summarize":
+            return Summarize(
+                limit=limit, window=draw(st.sampled_from([60, 200, 1000])), keep_files=draw(st.integers(0, 3))
+            )
+        case "checkpoint":
+            return Checkpoint(trigger_at=limit, keep_recent=draw(st.integers(1, limit - 1)))
+        case _:
+            seed, eager, summarizes = draw(st.integers(0, 9999)), draw(st.booleans()), draw(st.booleans())
+            return Hostile(seed=seed, limit=limit, eager=eager, summarizes=summarizes)
+
+
+policies = lone_policies() | st.lists(lone_policies(), min_size=1, max_size=3).map(lambda p: chain(*p))
+strategies = st.none() | st.sampled_from(
+    [WholeHistory(), LastNMessages(5), Chunked(6), FromTimestamp(0.0), WholeHistoryMultipleSystemMessages()]
+)
+conversations = st.lists(st.lists(st.integers(1, 6), max_size=8), min_size=1, max_size=5)
+"""For each execute the numbers of calls in its replies; then comes a plain reply."""
+summaries = st.lists(st.sampled_from(["ok", "ok", "ok", "calls", "empty", "raises", "long"]), min_size=1, max_size=6)
+
+
+@tool(effect="read", touches="path")
+def read(path: str) -> str:
+    """Read a file."""
+    return f"The file {path} says that line 17 of it is wrong, and that TICKET-{len(path)} has the details."
+
+
+@dataclass
+class Stage:
+    """One conversation under test: who answers, what was asked, what was committed."""
+
+    executor: CrewExecutor
+    moves: list[int] = field(default_factory=list)
+    requests: list[ModelRequest] = field(default_factory=list)
+    states: list[RunState] = field(default_factory=list)
+
+
+def stage(policy: Policy, outcomes: list[str], parameters: RequestParameters) -> Stage:
+    def answer(request: ModelRequest) -> Any:
+        made.requests.append(request)
+
+        if request.purpose == "summary":
+            asked = sum(r.purpose == "summary" for r in made.requests)
+            match outcomes[asked % len(outcomes)]:
+                case "calls":
+                    return call("read", path="x")
+                case "empty":
+                    return " "
+                case "raises":
+                    return RuntimeError("the summariser is down")
+                case "long":
+                    return "words " * 3000
+
+            return "Files were read."
+
+        if not made.moves:
+            return "That is done, and here is what I found in the files."
+
+        return [call("read", path=f"src/{request.turn}/{n}.py") for n in range(made.moves.pop(0))]
+
+    class Watching(MemoryStore):
+        async def commit(self, run_id: str, version: int, events: Any, state: RunState) -> None:
+            made.states.append(state)
+            await super().commit(run_id, version, events, state)
+
+    executor = CrewExecutor(
+        Agent("reader", instructions="Read.", model=ScriptedProvider(answer), tools=[read]),
+        history=policy,
+        store=Watching(),
+        parameters=parameters,
+    )
+    made = Stage(executor=executor)
+    return made
+
+
+def size(messages: Sequence[Message]) -> int:
+    return sum(weight(message) for message in messages)
+
+
+def check(made: Stage, limit: int, goal: str) -> None:
+    for request in made.requests:
+        most = limit + (request.purpose == "summary")
+        assert size(request.messages) <= most
+        assert not validate(request.messages)
+
+        if request.purpose == "reply":
+            assert goal in [getattr(m, "text", "") for m in request.messages]
+
+    for state in made.states:
+        assert state.history.size == size(state.history.messages) <= limit
+        positions = [entry.position for entry in state.history.entries]
+        assert positions == sorted(set(positions))
+        assert decode_state(encode_state(state)) == state
+
+
+def nothing_is_lost(result: RunResult) -> None:
+    """What is not shown any more is in the transcript; what a summary stands for is named by it."""
+    told = {message.id: message for message in result.transcript}
+
+    for message in result.history:
+        assert message.id in told
+
+        if isinstance(message, SummaryMessage):
+            assert set(message.covers) <= told.keys()
+            assert not {m.id for m in result.history} & set(message.covers)
+
+
+@given(policy=policies, talk=conversations, outcomes=summaries, strategy=strategies, systems=st.integers(0, 1))
+def test_every_policy_keeps_the_laws(
+    policy: Policy, talk: list[list[int]], outcomes: list[str], strategy: Any, systems: int
+) -> None:
+    """Bounded after every append, valid in every request, the goal in view, nothing lost: for any policy."""
+    limit: int = policy.limit  # type: ignore[attr-defined]
+    made = stage(policy, outcomes, RequestParameters(compression_strategy=strategy))
+    given: Any = [SystemMessage("Be brief.")] * systems
+
+    for number, moves in enumerate(talk):
+        made.moves[:] = moves
+        made.requests.clear()
+        made.states.clear()
+        goal = f"Question {number}: look into TICKET-{number}."
+
+        try:
+            given = asyncio.run(made.executor.execute(goal, history=given))
+        except CompressionFailed as error:
+            assert strategy is not None
+            check(made, limit, goal)
+            nothing_is_lost(error.result)
+            return
+
+        check(made, limit, goal)
+        nothing_is_lost(given)
+
+
+def test_an_executor_with_defaults_never_asks_for_a_summary() -> None:
+    """Nothing is ever compressed unasked."""
+    made = stage(Rolling(), ["ok"], RequestParameters())
+    result: Any = None
+
+    for _ in range(20):
+        made.moves[:] = [3, 1, 2]
+        result = asyncio.run(made.executor.execute("Look into it.", history=result))
+
+    assert len(made.requests) == 80
+    assert {request.purpose for request in made.requests} == {"reply"}
+    assert result.metrics.limit == 50
+
+
+def test_a_policy_of_ones_own_is_one_small_class() -> None:
+    """A policy needs a name and `prune`; what it gets wrong is put right."""
+
+    class Nothing:
+        name = "nothing"
+
+        def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
+            return Pruned(kept=())
+
+    made = stage(Nothing(), ["ok"], RequestParameters())
+    made.moves[:] = [2] * 30
+    result = asyncio.run(made.executor.execute("Look into it."))
+    check(made, 50, "Look into it.")
+    assert result.metrics.prunings > 0
+
+
+@pytest.mark.parametrize("summarizes", [True, False])
+def test_room_for_a_summary_is_found_also_for_a_policy_that_did_not_ask_for_it(summarizes: bool) -> None:
+    """Whoever names messages for a summary gets it, within the bound."""
+
+    class Careless:
+        name = "careless"
+        limit = 12
+
+        def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
+            return Pruned(kept=tuple(history[1:]), to_summarise=tuple(e.message.id for g in history for e in g.entries))
+
+    policy = Careless()
+    policy.summarizes = summarizes  # type: ignore[attr-defined]
+    made = stage(policy, ["ok"], RequestParameters())
+    made.moves[:] = [1] * 40
+    asyncio.run(made.executor.execute("Look into it."))
+    check(made, 12, "Look into it.")
+    assert any(isinstance(m, SummaryMessage) for r in made.requests for m in r.messages)

@@ -1,0 +1,176 @@
+"""Whoever watches, and however badly: the run is the same."""
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from crew import Agent, Crew, CrewExecutor, ScriptedProvider
+from crew.telemetry import Telemetry, configure, reset
+from crew.telemetry.exporting import Reporting, tracer_provider_for
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def nothing_configured() -> Iterator[None]:
+    """Each test begins and ends with nothing configured."""
+    reset()
+    yield
+    reset()
+
+
+class Raising(SpanProcessor):
+    """Raises where it can."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.open = 0
+
+    def on_start(self, span: object, parent_context: object = None) -> None:
+        self.open += 1
+
+        if self.where == "start":
+            raise OSError("no")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.open -= 1
+
+        if self.where == "end":
+            raise OSError("no")
+
+
+@pytest.mark.parametrize("where", ["start", "end"])
+async def test_a_processor_that_raises_changes_nothing(
+    where: str, support: Callable[..., Crew], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning, no trace for that run, and what was open is ended."""
+    expected = await CrewExecutor(support()).execute("Go")
+    processor = Raising(where)
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    result = await CrewExecutor(support(), telemetry=Telemetry(tracer_provider=provider)).execute("Go")
+    assert (result.output, result.usage) == (expected.output, expected.usage)
+    told = [record for record in caplog.records if record.levelno == logging.WARNING and "run" in record.getMessage()]
+    assert len([r for r in told if "switched off" in r.getMessage() or "not traced" in r.getMessage()]) == 1
+
+    if where == "end":
+        assert processor.open == 0
+
+
+async def test_an_exporter_that_is_down_costs_one_warning_and_a_bounded_time(
+    support: Callable[..., Crew], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody listens there; the run returns, `aclose` too, and it is said once."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+    telemetry = configure(otlp_endpoint=f"http://127.0.0.1:{port}", metrics="off")
+    executor = CrewExecutor(support())
+
+    for _ in range(3):
+        assert (await executor.execute("Go")).output == "The end."
+        await telemetry.flush(0.2)
+
+    await telemetry.shutdown(0.2)
+    ours = [r for r in caplog.records if r.name == "crew" and "can't be exported" in r.getMessage()]
+    assert len(ours) <= 1
+    assert len([r for r in caplog.records if r.name.startswith("opentelemetry.exporter")]) <= 1
+
+
+async def test_a_slow_exporter_does_not_hold_aclose_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    """Closing waits for its bound, says so, and goes on."""
+    release = threading.Event()
+
+    class Slow:
+        def force_flush(self, timeout_millis: int) -> bool:
+            return release.wait(60)
+
+    try:
+        await Telemetry(tracer_provider=Slow()).flush(0.05)
+    finally:
+        release.set()
+
+    assert "was not flushed within 0.05 s" in caplog.text
+
+
+def test_an_exporter_that_raises_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """And never ends the thread that it runs on."""
+
+    class Bad(SpanExporter):
+        def export(self, spans: object) -> SpanExportResult:
+            raise OSError("no")
+
+        def shutdown(self) -> None:
+            raise AssertionError
+
+    exporter = Reporting(Bad(), "traces")
+    assert {exporter.export(()), exporter.export(())} == {SpanExportResult.FAILURE}
+    assert len([record for record in caplog.records if "can't be exported" in record.getMessage()]) == 1
+
+
+async def test_a_burst_of_ten_thousand_spans_is_not_dropped() -> None:
+    """The queue holds it while the exporter is at work."""
+    gate, got = threading.Event(), []
+
+    class Held(SpanExporter):
+        def export(self, spans: tuple[ReadableSpan, ...]) -> SpanExportResult:
+            gate.wait(60)
+            got.extend(spans)
+            return SpanExportResult.SUCCESS
+
+    provider = tracer_provider_for("http://127.0.0.1:1", None, None)
+    (processor,) = provider._active_span_processor._span_processors
+    reporting = processor._batch_processor._exporter
+    reporting._exporter = Held()
+    tracer = provider.get_tracer("t")
+
+    for number in range(10_000):
+        tracer.start_span(str(number)).end()
+
+    gate.set()
+    await asyncio.to_thread(provider.shutdown)
+    assert len(got) == 10_000
+
+
+def test_import_crew_starts_nothing_and_loads_neither_opentelemetry_nor_structlog() -> None:
+    """And a run that nobody watches does not load them either."""
+    code = """
+import logging, os, sys, threading
+before = dict(os.environ)
+import crew
+assert not [m for m in sys.modules if m.split(".")[0] in ("opentelemetry", "structlog", "openai", "anthropic")]
+assert threading.active_count() == 1 and not logging.getLogger("crew").handlers and before == dict(os.environ)
+result = crew.CrewExecutor(crew.Agent("a", model=crew.ScriptedProvider("Hello."))).execute_sync("Go")
+assert result.trace_id == ""
+assert not [m for m in sys.modules if m.split(".")[0] in ("opentelemetry", "structlog")]
+assert threading.active_count() == 1
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+async def test_a_run_that_is_not_sampled_is_not_traced() -> None:
+    """And costs no spans."""
+    from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+    provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider("Hi.")), telemetry=Telemetry(tracer_provider=provider))
+    assert (await executor.execute("Go")).trace_id == ""

@@ -1,0 +1,168 @@
+"""One line a step, with the ids of the run and its spans; silent until somebody listens."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from crew import Agent, Crew, CrewExecutor, Limits, ScriptedProvider, call, tool
+from crew.runs.events import HistoryPruned
+from crew.telemetry import configure, reset
+from crew.telemetry.lines import LINES, SUMMARIES
+from crew.telemetry.logs import Line
+from crew.telemetry.names import LOG_EVENTS
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[dict]]:
+    """The fields of every line that the logger `crew` got, at any level."""
+    caplog.set_level(logging.DEBUG, logger="crew")
+    return lambda: [record.msg.fields for record in caplog.records if isinstance(record.msg, Line)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_configured() -> Iterator[None]:
+    """Each test begins and ends with nothing configured."""
+    reset()
+    yield
+    reset()
+
+
+async def test_every_pruning_is_one_line(lines: Callable[[], list[dict]], support: Callable[..., Crew]) -> None:
+    """`history.pruned`, with what left and why; as many as the result counts, with the same numbers."""
+    result = await CrewExecutor(support(), max_messages_per_request=10).execute("Go")
+    pruned = [line for line in lines() if line["event"] == "history.pruned"]
+    assert [(line["before"], line["after"]) for line in pruned] == list(result.metrics.sizes)
+    assert {"limit", "evicted", "policy", "reason", "tokens_before", "tokens_after", "agent", "run_id"} <= set(
+        pruned[0]
+    )
+
+
+async def test_logs_spans_events_and_transcript_agree(
+    seen, lines: Callable[[], list[dict]], support: Callable[..., Crew]
+) -> None:
+    """The same ids, the same counts, the same order, wherever one looks."""
+    events: list = []
+    executor = CrewExecutor(
+        support(), max_messages_per_request=10, telemetry=seen.telemetry(), observers=[events.append]
+    )
+    result = await executor.execute("Go")
+    named = [LINES[type(event)][0] for event in events if type(event) in LINES]
+    told = [line for line in lines() if line["event"] != "limit.near"]
+    assert [line["event"] for line in told] == named
+    assert {line["run_id"] for line in told} == {result.run_id}
+    assert {line["trace_id"] for line in told} == {result.trace_id}
+
+    spans = {f"{span.context.span_id:016x}": span for span in seen.spans}
+    for event, line in zip([e for e in events if type(e) in LINES], told, strict=True):
+        span = spans[line["span_id"]]
+        assert f"{span.context.trace_id:032x}" == result.trace_id
+
+        if isinstance(event, HistoryPruned):
+            assert span.name == "crew.history.prune"
+            assert span.attributes["crew.history.evicted"] == line["evicted"] == len(event.evicted)
+
+        if event.kind == "replied":
+            assert span.attributes["gen_ai.usage.input_tokens"] == line["input_tokens"] == event.usage.input_tokens
+
+    replies = [message for message in result.transcript if message.role == "assistant"]
+    inside = [m for branch in result.branches for m in branch.transcript if m.role == "assistant"]
+    chats = seen.named("chat")
+    assert len(replies) + len(inside) == len(chats) == sum(line["event"] == "model.replied" for line in told)
+    evicted = [
+        id for event in events if isinstance(event, HistoryPruned) and "/" not in event.run_id for id in event.evicted
+    ]
+    ids = [message.id for message in result.transcript]
+    assert [id for id in ids if id in set(evicted)] == evicted
+
+
+async def test_branches_are_named_on_their_lines(lines: Callable[[], list[dict]], support: Callable[..., Crew]) -> None:
+    """Lines of a branch say which one."""
+    await CrewExecutor(support(0)).execute("Go")
+    replied = {line["agent"]: line.get("branch") for line in lines() if line["event"] == "model.replied"}
+    assert replied == {"triage": None, "billing": None, "legal": "legal", "finance": "finance", "editor": None}
+
+
+async def test_levels_make_sense(caplog: pytest.LogCaptureFixture) -> None:
+    """A tool's error is a warning, a run's failure an error, a model that is asked is for debugging."""
+    caplog.set_level(logging.DEBUG, logger="crew")
+    agent = Agent("a", model=ScriptedProvider(call("unknown"), RuntimeError("no")))
+
+    with pytest.raises(Exception, match="no"):
+        await CrewExecutor(agent).execute("Go")
+
+    levels = {record.msg.fields["event"]: record.levelname for record in caplog.records if isinstance(record.msg, Line)}
+    assert levels["tool.returned"] == "WARNING"
+    assert levels["run.failed"] == "ERROR"
+    assert levels["model.asked"] == "DEBUG"
+    assert levels["agent.started"] == "INFO"
+
+
+async def test_eighty_percent_of_a_limit_is_a_warning_said_once(lines: Callable[[], list[dict]]) -> None:
+    """For each limit once a run, with value and maximum."""
+    agent = Agent("a", model=ScriptedProvider(*[call("x")] * 9, "Done."))
+    await CrewExecutor(agent, limits=Limits(rounds=10), max_messages_per_request=100).execute("Go")
+    near = [line for line in lines() if line["event"] == "limit.near"]
+    assert [(line["limit"], line["value"], line["maximum"]) for line in near] == [("rounds", 8, 10)]
+
+
+async def test_nothing_is_printed_until_somebody_asks(
+    capfd: pytest.CaptureFixture[str], support: Callable[..., Crew]
+) -> None:
+    """The logger has no handler of ours but a silent one, also for warnings."""
+    root = logging.getLogger()
+    kept, root.handlers = root.handlers, []
+
+    try:
+        await CrewExecutor(support(), max_messages_per_request=10).execute("Go")
+    finally:
+        root.handlers = kept
+
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_json_lines_carry_the_ids_also_for_what_tools_and_sdks_log(
+    capfd: pytest.CaptureFixture[str], seen
+) -> None:
+    """`configure(logs="json")`: every line is JSON; a stdlib logger of an SDK passes through the same processors."""
+
+    @tool
+    async def ask() -> str:
+        """Log like an SDK does."""
+        logging.getLogger("openai").warning("retrying, key %s", "sk-abcdefghijklmnopqrstuvwx")
+        return "ok"
+
+    configure(logs="json", tracer_provider=seen.provider)
+    result = await CrewExecutor(Agent("a", model=ScriptedProvider(call("ask"), "Done."), tools=[ask])).execute("Go")
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [line["event"] for line in lines] == [
+        "run.started",
+        "agent.started",
+        "model.replied",
+        "retrying, key [hidden]",
+        "tool.returned",
+        "model.replied",
+        "run.finished",
+    ]
+    assert {line["run_id"] for line in lines} == {result.run_id}
+    assert {line["trace_id"] for line in lines} == {result.trace_id}
+    assert lines[3]["tool"] == "ask"
+    assert lines[3]["logger"] == "openai"
+    assert {line["level"] for line in lines} == {"info", "warning"}
+
+
+async def test_a_run_that_the_caller_left_is_said_to_be_interrupted(lines: Callable[[], list[dict]]) -> None:
+    """Leaving a stream is no error, but it is told."""
+    async with CrewExecutor(Agent("a", model=ScriptedProvider("Hi."))).execute_stream("Go") as events:
+        async for _ in events:
+            break
+
+    assert lines()[-1]["event"] in ("run.interrupted", "run.finished")
+    assert all(record["event"] != "run.failed" for record in lines())
+
+
+def test_every_line_is_in_the_names_module() -> None:
+    """What can be logged is what the docs list."""
+    extra = {"limit.near", "run.interrupted"}
+    assert {name for name, _ in (*LINES.values(), *SUMMARIES.values())} | extra == set(LOG_EVENTS)

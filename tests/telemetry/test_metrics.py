@@ -1,0 +1,80 @@
+"""The figures of an executor, in the process and exported, are the same numbers."""
+
+from collections.abc import Callable
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from crew import Agent, Crew, CrewExecutor, Limits, ScriptedProvider, call
+from crew.doors import ModelReply
+from crew.messages import Usage
+from crew.telemetry import Telemetry
+from crew.telemetry.names import METRICS
+
+
+def exported(reader: InMemoryMetricReader) -> dict[str, list]:
+    data = reader.get_metrics_data()
+    return {
+        metric.name: list(metric.data.data_points)
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+
+
+async def test_executor_metrics_say_what_the_runs_came_to(support: Callable[..., Crew]) -> None:
+    """Messages pruned, sizes before and after, tokens, tools: as the results say."""
+    executor = CrewExecutor(support(), max_messages_per_request=10)
+    results = [await executor.execute("Go") for _ in range(2)]
+    figures = executor.metrics()
+    assert figures["crew.history.messages_pruned"].total == sum(r.metrics.messages_pruned for r in results)
+    sizes = figures["crew.history.size"]
+    assert sizes.count == 2 * sum(r.metrics.prunings for r in results)
+    assert (sizes.least, sizes.most) == (5, 11)
+    total = sum(r.usage.total_tokens for r in results)
+    assert figures["gen_ai.client.token.usage"].total == total
+    assert figures["gen_ai.execute_tool.duration"].count == 16
+    assert figures["gen_ai.invoke_workflow.duration"].count == 2
+    assert figures["crew.runs.active"].total == 0
+    assert set(figures) <= set(METRICS)
+
+
+async def test_exported_metrics_are_the_same_numbers(support: Callable[..., Crew]) -> None:
+    """An application's own MeterProvider gets what `executor.metrics()` shows."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    executor = CrewExecutor(support(), max_messages_per_request=10, telemetry=Telemetry(meter_provider=provider))
+    await executor.execute("Go")
+    points, figures = exported(reader), executor.metrics()
+    assert set(points) == set(figures)
+
+    for name, figure in figures.items():
+        sums = sum(getattr(point, "sum", None) or getattr(point, "value", 0) for point in points[name])
+        assert abs(sums - figure.total) < 1e-9, name
+
+
+async def test_money_cache_and_limits_are_measured() -> None:
+    """Cost where it is known, the part that came from the cache, how much of a limit was used."""
+    usage = Usage(requests=1, input_tokens=1000, output_tokens=10, cache_read_tokens=800, cost=0.02)
+    agent = Agent(
+        "a", model=ScriptedProvider(ModelReply(calls=(call("x"),), usage=usage), ModelReply(text="b", usage=usage))
+    )
+    executor = CrewExecutor(agent, limits=Limits(rounds=4, cost_usd=0.1))
+    await executor.execute("Go")
+    figures = executor.metrics()
+    assert figures["crew.cost.usd"].total == 0.04
+    assert figures["crew.cache.read_ratio"].mean == 0.8
+    used = {dict(labels)["crew.limit"]: figure.total for labels, figure in figures["crew.limit.utilisation"].by.items()}
+    assert used == {"rounds": 0.5, "cost_usd": pytest.approx(0.4)}
+    assert figures["crew.tool.errors"].total == 1
+    assert figures["crew.history.utilisation"].most == 3 / 50
+
+
+async def test_names_that_a_model_makes_up_do_not_become_series() -> None:
+    """A thousand unknown tools are one series."""
+    script = [[call(f"made_up_{n}_{m}") for m in range(5)] for n in range(5)]
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider(*script, "Done.")))
+    await executor.execute("Go")
+    errors = executor.metrics()["crew.tool.errors"]
+    assert (errors.total, len(errors.by)) == (25, 1)

@@ -1,0 +1,288 @@
+"""A planted secret is nowhere: not in spans, logs, events, errors, requests, transcripts or stored bytes."""
+
+import asyncio
+import json
+import logging
+import os
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from crew import Agent, Context, CrewExecutor, RunError, ScriptedProvider, call, tool
+from crew.doors import Delta, ModelReply, ModelRequest, OnDelta
+from crew.errors import DefinitionError
+from crew.messages import ProviderData, ToolCall
+from crew.runs.events import TextDelta
+from crew.store import MemoryStore, encode_events, encode_state
+from crew.telemetry import secrets as holding
+from crew.telemetry.logs import Line
+from crew.telemetry.redaction import safe, safe_value
+from crew.telemetry.secrets import Secrets
+
+SECRET = 'p/l"anté d-secret\\42'
+
+
+class Bytes(MemoryStore):
+    """Keeps every byte that was ever committed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+
+    async def commit(self, run_id, version, events, state) -> None:
+        self.written += encode_events(events) + encode_state(state)
+        await super().commit(run_id, version, events, state)
+
+
+class Hostile(Exception):
+    """Its words leak, and so do its causes."""
+
+    def __str__(self) -> str:
+        return f"could not log in with {SECRET}"
+
+
+def spellings(secret: str) -> set[str]:
+    return {
+        secret,
+        json.dumps(secret)[1:-1],
+        json.dumps(json.dumps(secret)[1:-1])[1:-1],
+        quote(secret, safe=""),
+        repr(secret)[1:-1],
+    }
+
+
+def assert_nowhere(*places: object) -> None:
+    for place in places:
+        text = place.decode() if isinstance(place, bytes) else str(place)
+        assert not [spelling for spelling in spellings(SECRET) if spelling in text], text[:2_000]
+
+
+@tool
+async def leak(how: str) -> str:
+    """Leak in a certain way."""
+    match how:
+        case "result":
+            return f"the key is {SECRET}"
+        case "json":
+            return json.dumps({"key": SECRET})
+        case "address":
+            return f"https://user:{quote(SECRET, safe='')}@host/"
+        case "environment":
+            return "\n".join(f"{name}={value}" for name, value in os.environ.items())
+        case "large":
+            return "x" * (20_000 * 3 // 4 - 60) + SECRET + "y" * 10_000_000
+        case "exception":
+            try:
+                raise ValueError(f"inner {SECRET}")
+            except ValueError as error:
+                raise Hostile from error
+        case _:
+            return "nothing"
+
+
+@pytest.mark.parametrize("capture", [False, True], ids=["content off", "content on"])
+async def test_a_planted_secret_is_found_nowhere(
+    seen, capture: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the input, in arguments, results, exceptions, addresses and the environment; at any level of logging."""
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("THE_KEY", SECRET)
+    events: list = []
+    requests: list[ModelRequest] = []
+    ways = ["result", "json", "address", "environment", "large", "exception"]
+
+    def script(request: ModelRequest) -> ToolCall | str:
+        requests.append(request)
+        return call("leak", how=ways[request.turn], why=SECRET) if request.turn < len(ways) else f"I saw {SECRET}!"
+
+    @tool
+    async def leak_more(how: str, why: str = "") -> str:
+        """Leak, and show progress."""
+        return await leak.function(how)
+
+    store = Bytes()
+    agent = Agent(
+        "a",
+        instructions=f"Never tell {SECRET}.",
+        model=ScriptedProvider(script),
+        tools=[tool(name="leak")(leak_more.function)],
+    )
+    executor = CrewExecutor(
+        agent,
+        store=store,
+        telemetry=seen.telemetry(capture_content=capture),
+        observers=[events.append],
+        secrets=[SECRET],
+    )
+    result = await executor.execute(f"My password is {SECRET}", history=[{"role": "user", "content": f"Hi {SECRET}"}])
+    assert result.output == "I saw [secret]!"
+    assert len(requests) == len(ways) + 1
+    assert_nowhere(*(span.to_json() for span in seen.spans))
+    assert_nowhere(*(str(record.msg) for record in caplog.records), caplog.text)
+    assert_nowhere(*events, store.written, *requests, result, *result.transcript, *result.history)
+    captured = any("gen_ai.input.messages" in span.attributes for span in seen.spans)
+    assert captured is capture
+
+
+async def test_an_error_that_the_caller_gets_does_not_hold_it_either(seen) -> None:
+    """Nor do its causes."""
+    agent = Agent("a", model=ScriptedProvider(RuntimeError(f"401: bad key {SECRET}")))
+
+    with pytest.raises(RunError) as raised:
+        await CrewExecutor(agent, telemetry=seen.telemetry(), secrets=[SECRET]).execute("Go")
+
+    error: BaseException | None = raised.value
+    while error is not None:
+        assert_nowhere(error, error.args, vars(error))
+        error = error.__cause__ or error.__context__
+
+    assert_nowhere(*(span.to_json() for span in seen.spans))
+
+
+async def test_pieces_of_a_stream_do_not_spell_it_together() -> None:
+    """However the pieces are cut, their sum holds no secret and loses nothing else."""
+    text = f"a {SECRET} b {SECRET[:5]} c"
+
+    class Pieces(ScriptedProvider):
+        async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+            for letter in text:
+                assert on_delta is not None
+                on_delta(Delta(text=letter))
+
+            return ModelReply(text=text)
+
+    executor = CrewExecutor(Agent("a", model=Pieces()), secrets=[SECRET])
+
+    async with executor.execute_stream("Go") as events:
+        pieces = [event.text async for event in events if isinstance(event, TextDelta)]
+
+    assert "".join(pieces) == events.result.output == f"a [secret] b {SECRET[:5]} c"
+
+
+async def test_secrets_of_the_dependencies_are_kept_too() -> None:
+    """A `SecretStr` among `deps` is a secret for the length of that run, and of that run alone."""
+
+    @dataclass
+    class Deps:
+        token: SecretStr
+
+    @tool
+    async def show(context: Context[Deps]) -> str:
+        """Show the token."""
+        context.emit({"token": context.deps.token.get_secret_value()})
+        return context.deps.token.get_secret_value()
+
+    agent = Agent("a", model=ScriptedProvider(call("show"), "Done."), tools=[show])
+    events: list = []
+    executor = CrewExecutor(agent, observers=[events.append])
+
+    async with asyncio.TaskGroup() as group:
+        one = group.create_task(executor.execute("Go", deps=Deps(SecretStr("first-token"))))
+        two = group.create_task(executor.execute("Go first-token", deps=Deps(SecretStr("second-token"))))
+
+    assert "first-token" not in str(list(one.result().transcript))
+    assert "second-token" not in str([*two.result().transcript, *events])
+    assert "Go first-token" in str(list(two.result().transcript))
+
+
+async def test_signed_thinking_with_a_secret_in_it_is_dropped_whole() -> None:
+    """Half of what a model signed would be refused."""
+    data = ProviderData(provider="p", model="m", items=({"type": "thinking", "thinking": f"use {SECRET}"},))
+    agent = Agent("a", model=ScriptedProvider(ModelReply(text="Done.", provider_data=data)))
+    result = await CrewExecutor(agent, secrets=[SECRET]).execute("Go")
+    assert result.transcript[-1].provider_data is None
+
+
+async def test_a_providers_key_is_held_without_being_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's keys, and what a provider says it holds."""
+    monkeypatch.setattr(holding.HELD, "_values", set())
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-environment")
+    provider = ScriptedProvider(lambda request: "key-of-the-environment and key-of-the-provider")
+    provider.secrets = ("key-of-the-provider",)
+    result = await CrewExecutor(Agent("a", model=provider)).execute("Go")
+    assert result.output == "[secret] and [secret]"
+
+
+def test_a_secret_that_is_too_short_is_refused_without_being_shown() -> None:
+    """It would be part of ordinary words."""
+    with pytest.raises(DefinitionError, match="at least 6 characters") as raised:
+        Secrets(["abc"])
+
+    assert "abc" not in str(raised.value)
+
+
+@given(
+    st.text(min_size=6, max_size=30).filter(lambda s: len(s.strip()) >= 6), st.text(max_size=30), st.text(max_size=30)
+)
+def test_any_text_is_taken_out_in_any_spelling(secret: str, before: str, after: str) -> None:
+    """As it is, in JSON, in addresses; and what waits at the end of a stream is never too little."""
+    secrets = Secrets([secret])
+
+    for spelling in (secret, json.dumps(secret)[1:-1], quote(secret.encode("utf-8", "surrogatepass"), safe="")):
+        assert spelling not in secrets(f"{before}{spelling}{after}").replace("[secret]", "\0")
+
+    assert all(secrets.waiting(secret[:n]) >= n for n in range(1, len(secret)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "key sk-proj-abcdefghijklmnopqrstuvwxyz012345",
+        "sk-ant-api03-abcdefghijklmnopqrstuvwxyz",
+        "Authorization: Bearer abcdefghijklmnop",
+        "https://user:hunter2hunter2@example.com/x",
+        "password=hunter2hunter2",
+        '{"api_key": "hunter2hunter2"}',
+        "AKIAIOSFODNN7EXAMPLE",
+        "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_key_like_strings_are_hidden(text: str) -> None:
+    """What looks like a key does not leave through logs, spans and metrics, registered or not."""
+    hidden = safe(text)
+    assert "[hidden]" in hidden
+    assert not any(part in hidden for part in ("hunter2", "abcdefghijklmnop", "IOSFODNN7", "dozjgNry", "MIIE"))
+
+
+@pytest.mark.parametrize(
+    "text", ["tokens_before=120", "50 tokens of 100", "the order 17 is on its way", "max_tokens: 5"]
+)
+def test_ordinary_words_stay(text: str) -> None:
+    """Counting tokens is not a secret."""
+    assert safe(text) == text
+
+
+def test_hostile_values_neither_leak_nor_raise() -> None:
+    """A `__str__` that raises or leaks, bytes, deep nesting, ten megabytes."""
+
+    class Raises:
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    class Leaks:
+        def __str__(self) -> str:
+            return "password=hunter2hunter2"
+
+    nested: dict = {}
+    nested["self"] = nested
+    shown = safe_value(
+        {"a": Raises(), "b": Leaks(), "c": b"\xff" * 10, "d": "x" * 10_000_000, "password": "p", "n": nested}
+    )
+    assert shown["a"] == "[a Raises that can't be shown]"
+    assert "hunter2" not in shown["b"]
+    assert shown["c"] == "[10 bytes]"
+    assert len(shown["d"]) < 11_000
+    assert shown["password"] == "[hidden]"
+
+
+def test_a_line_is_text_for_plain_handlers() -> None:
+    """Whoever formats with `%(message)s` reads names and values."""
+    assert str(Line({"event": "history.pruned", "before": 51, "reason": "too many"})) == (
+        "history.pruned before=51 reason='too many'"
+    )

@@ -1,0 +1,313 @@
+"""The public face: conversations, run ids, sync use, structured output, empty replies, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from crew import Agent, CrewExecutor, InputValidator, call, tool
+from crew.doors import ModelReply
+from crew.errors import (
+    ContextOverflow,
+    DefinitionError,
+    InvalidInput,
+    OutputInvalid,
+    ProviderError,
+    RunError,
+    RunExists,
+    ScriptExhausted,
+)
+from crew.exchanges import validate
+from crew.messages import ToolCall, UserMessage
+from crew.runs.events import ReplyEmpty
+from crew.store import MemoryStore
+from tests.doubles import JsonStore, Recording, events_of, executor_for, look, size_of, solo
+
+
+def echo(request: Any) -> str:
+    return f"heard {request.messages[-1].text}"
+
+
+# ------------------------------------------------------------------------------------------ conversations
+
+
+async def test_a_conversation_goes_on_from_a_result() -> None:
+    """The history, the transcript and the conversation's id come along; the run is a new one."""
+    provider = Recording(echo)
+    executor = executor_for(provider)
+    first = await executor.execute("one")
+    second = await executor.execute("two", history=first)
+    assert second.conversation_id == first.conversation_id == first.run_id
+    assert second.run_id != first.run_id
+    assert [m.text for m in provider.shown[1]] == ["one", "heard one", "two"]  # type: ignore[union-attr]
+    assert second.history[:2] == first.history
+    assert [r.turn for r in provider.requests] == [0, 1]
+    assert len({m.id for m in second.transcript}) == 4
+
+
+async def test_a_conversation_goes_on_from_a_list() -> None:
+    """A result's history passes our own validator, untouched, and is the beginning of the next request."""
+    provider = Recording([call("look", n=1), call("look", n=2)], "found", echo)
+    executor = executor_for(provider, look)
+    first = await executor.execute("one")
+    strict = executor_for(Recording(echo), look, validator=InputValidator(tool_pairs="refuse"))
+    second = await strict.execute("two", history=list(first.history))
+    assert second.history[: len(first.history)] == first.history
+    assert second.conversation_id != first.conversation_id
+
+
+async def test_a_long_conversation_stays_bounded() -> None:
+    """A hundred turns by result at a limit of 8: bounded, valid, the transcript whole."""
+    provider = Recording(echo)
+    executor = executor_for(provider, max_messages_per_request=8)
+    result = await executor.execute("turn 0")
+
+    for n in range(1, 100):
+        result = await executor.execute(f"turn {n}", history=result)
+        assert result.output == f"heard turn {n}"
+
+    assert max(map(size_of, provider.shown)) <= 8
+    assert all(validate(shown) == [] for shown in provider.shown)
+    assert len(result.transcript) == 200
+    assert [m.text for m in result.transcript[:2]] == ["turn 0", "heard turn 0"]  # type: ignore[union-attr]
+
+
+async def test_the_same_message_may_be_asked_twice() -> None:
+    """A goal whose id is taken is named anew, so that there is one goal."""
+    provider = Recording(echo)
+    executor = executor_for(provider)
+    goal = UserMessage("again", id="mine")
+    first = await executor.execute(goal)
+    second = await executor.execute(goal, history=first)
+    third = await executor.execute(goal, history=[goal, goal])
+    assert len({m.id for m in second.transcript}) == 4
+    assert len({m.id for m in third.transcript}) == 4
+
+
+# ------------------------------------------------------------------------------------------ run ids
+
+
+@pytest.mark.parametrize("store", [MemoryStore, JsonStore])
+async def test_a_run_id_is_used_once(store: Any) -> None:
+    """Also after the run has finished, and while it is under way."""
+    executor = executor_for(Recording(echo), store=store())
+    await executor.execute("one", run_id="r")
+
+    with pytest.raises(RunExists) as caught:
+        await executor.execute("two", run_id="r")
+
+    assert caught.value.run_id == "r"
+    assert caught.value.__cause__ is None
+    gate = asyncio.Event()
+
+    async def wait() -> str:
+        """Wait."""
+        await gate.wait()
+        return ""
+
+    executor = executor_for(Recording(call("wait"), "done"), wait, store=store())
+    running = asyncio.ensure_future(executor.execute("one", run_id="r"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    with pytest.raises(RunExists):
+        await executor.execute("two", run_id="r")
+
+    gate.set()
+    assert (await running).output == "done"
+
+
+async def test_the_memory_store_drops_finished_runs() -> None:
+    """Memory holds what can go on, and nothing else."""
+    store = MemoryStore()
+    executor = executor_for(Recording(echo), store=store)
+
+    for _ in range(10):
+        await executor.execute("go")
+
+    assert len(store) == 0
+
+
+# ------------------------------------------------------------------------------------------ sync
+
+
+def test_execute_sync_works_without_a_loop() -> None:
+    """A script needs no event loop, and leaves none behind."""
+    executor = executor_for(Recording(echo))
+    assert executor.execute_sync("one").output == "heard one"
+    assert executor.execute_sync("two").output == "heard two"
+
+
+async def test_execute_sync_works_inside_a_running_loop() -> None:
+    """A notebook has a loop already: the run works on a thread that ends with it."""
+    before = threading.active_count()
+    executor = executor_for(Recording(echo))
+    assert executor.execute_sync("one").output == "heard one"
+
+    with pytest.raises(InvalidInput):
+        executor.execute_sync("")
+
+    with pytest.raises(RunError, match="broken"):
+        executor_for(Recording(ValueError("broken"))).execute_sync("go")
+
+    assert threading.active_count() == before
+
+
+# ------------------------------------------------------------------------------------------ structured output
+
+
+class Order(BaseModel):
+    """What is wanted."""
+
+    number: int
+    city: str
+
+
+def ordering(*lines: Any) -> tuple[CrewExecutor, Recording]:
+    provider = Recording(*lines)
+    return CrewExecutor(solo(provider, output=Order)), provider
+
+
+async def test_structured_output_is_a_value_of_its_type() -> None:
+    """The schema goes with the request, the answer comes back as the type."""
+    executor, provider = ordering('{"number": 17, "city": "Bern"}')
+    assert (await executor.execute("go")).output == Order(number=17, city="Bern")
+    spec = provider.requests[0].output
+    assert spec is not None
+    assert set(spec.schema["properties"]) == {"number", "city"}
+
+
+async def test_an_answer_that_does_not_fit_is_mended_once() -> None:
+    """The model is told what is wrong; the second answer counts."""
+    executor, provider = ordering('{"number": "x"}', '{"number": 17, "city": "Bern"}')
+    result = await executor.execute("go")
+    assert result.output == Order(number=17, city="Bern")
+    told = provider.shown[1][-1]
+    assert isinstance(told, UserMessage)
+    assert told.origin == "output"
+    assert "city" in told.text
+    assert len(result.transcript) == 4
+
+
+async def test_an_answer_that_never_fits_is_an_error() -> None:
+    """After one repair round the run fails, with everything so far."""
+    executor, provider = ordering("no", "still no", "never asked")
+
+    with pytest.raises(OutputInvalid) as caught:
+        await executor.execute("go")
+
+    assert len(provider.requests) == 2
+    assert caught.value.result.stop_reason == "failed"
+
+
+# ------------------------------------------------------------------------------------------ empty replies
+
+
+@pytest.mark.parametrize("nothing", ["", "  \n", ModelReply()])
+async def test_an_empty_reply_is_asked_once_more(nothing: Any) -> None:
+    """It never enters the history; the next reply counts."""
+    provider = Recording(nothing, "something")
+    executor = executor_for(provider)
+    events, result = await events_of(executor, lambda e: e.execute_stream("go"))
+    assert result.output == "something"
+    assert provider.shown[0] == provider.shown[1]
+    assert len(result.transcript) == 2
+    assert [e.outcome for e in events if isinstance(e, ReplyEmpty)] == ["asked_again"]
+
+
+async def test_two_empty_replies_are_an_empty_answer() -> None:
+    """The run completes, and an event says so; an empty reply later in the run has a second chance of its own."""
+    provider = Recording("", call("look", n=1), "", "")
+    executor = executor_for(provider, look)
+    events, result = await events_of(executor, lambda e: e.execute_stream("go"))
+    assert (result.output, result.stop_reason) == ("", "completed")
+    outcomes = [e.outcome for e in events if isinstance(e, ReplyEmpty)]
+    assert outcomes == ["asked_again", "asked_again", "final"]
+    assert validate(result.history) == []
+
+
+# ------------------------------------------------------------------------------------------ failures
+
+
+async def test_a_run_that_failed_can_be_resumed() -> None:
+    """What was committed stays; the model is asked again."""
+    broken = [True]
+
+    def flaky(request: Any) -> str:
+        if broken.pop() if broken else False:
+            raise ValueError("not now")
+
+        return "now"
+
+    provider = Recording(call("look", n=1), flaky)
+    executor = executor_for(provider, look)
+
+    with pytest.raises(RunError, match="not now") as caught:
+        await executor.execute("go", run_id="r")
+
+    assert isinstance(caught.value.__cause__, ProviderError)
+    assert [m.role for m in caught.value.result.history] == ["user", "assistant", "tool"]
+    assert (await executor.resume("r")).output == "now"
+
+
+async def test_an_exhausted_script_says_what_to_do() -> None:
+    """Offline work fails in words."""
+    with pytest.raises(RunError, match="add a line") as caught:
+        await executor_for(Recording(call("look", n=1)), look).execute("go")
+
+    assert isinstance(caught.value.__cause__, ScriptExhausted)
+
+
+async def test_an_overflow_in_the_middle_of_a_run_is_itemised() -> None:
+    """A history policy of anybody's making can't hide it: the error names what must stay."""
+    rules = [{"role": "system", "content": f"rule {n}"} for n in range(3)]
+    provider = Recording(call("look", n=1), "done")
+    executor = executor_for(provider, look, max_messages_per_request=6)
+    assert (await executor.execute("go", history=rules)).output == "done"
+
+    with pytest.raises(ContextOverflow) as caught:
+        await executor.execute("go", history=[*rules, {"role": "system", "content": "rule 3"}])
+
+    assert sum(size for _, size in caught.value.items) == 7
+
+
+def test_a_model_that_nobody_serves_is_a_definition_error() -> None:
+    """The error shows how a model is written."""
+    for model in ("gpt", "nobody:gpt", "scripted:"):
+        with pytest.raises(DefinitionError, match="provider:name"):
+            executor_for(model)
+
+
+async def test_an_unknown_agent_is_told_with_its_neighbours() -> None:
+    """`agent=` begins elsewhere; a wrong name is refused before anything runs."""
+    executor = executor_for(Recording(echo))
+    assert (await executor.execute("go", agent="solo")).agent == "solo"
+
+    with pytest.raises(InvalidInput, match="solo"):
+        await executor.execute("go", agent="sole")
+
+
+async def test_lone_surrogates_of_a_model_are_replaced_at_the_door() -> None:
+    """What a model writes can be stored and sent, whatever it writes."""
+    odd = ToolCall(id="a\ud800", name="lo\udfffk", arguments='{"n": "\ud800"}')
+    provider = Recording(ModelReply(text="a\ud800", calls=(odd,)), "done \udfff")
+    result = await executor_for(provider, look, store=JsonStore()).execute("go")
+    assert result.output == "done \ufffd"
+    assert all("\ud800" not in str(m) for m in result.transcript)
+
+
+async def test_plain_functions_are_tools() -> None:
+    """An agent takes functions as they are."""
+
+    def shout(text: str) -> str:
+        """Shout."""
+        return text.upper()
+
+    agent = Agent("solo", model=Recording(call("shout", text="hi"), "done"), tools=[shout])
+    result = await CrewExecutor(agent).execute("go")
+    assert result.transcript[2].results[0].text == "HI"  # type: ignore[union-attr]
+    assert tool(shout)("direct") == "DIRECT"
