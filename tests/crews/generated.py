@@ -265,7 +265,7 @@ async def carry(sketch: Sketch, watch: Watch, store: Interrupting, ledger: Ledge
             break
 
     await crew.cancel("r")
-    return store.states[-1]
+    return store.newest
 
 
 async def _outcome(task: asyncio.Task[RunResult]) -> RunResult | None:
