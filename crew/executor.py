@@ -29,11 +29,11 @@ from crew.execution.stream import EventStream, Publish
 from crew.execution.watch import Watching
 from crew.history import PRIOR, PolicySpec, count_message, policy_from, staged
 from crew.messages import Message, UserMessage
-from crew.providers import Pool
+from crew.providers import Pool, RetryPolicy
 from crew.runs import Limits, Observer, RequestParameters, RunResult, RunState, RunStore
 from crew.runs.events import Resumed, RunStarted
 from crew.store import MemoryStore
-from crew.telemetry import Figure, Lookout, Telemetry, current
+from crew.telemetry import Figure, Lookout, Telemetry, configure, current
 from crew.validation import InputValidator
 
 HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
@@ -43,7 +43,8 @@ class CrewExecutor:
     """Runs a crew, any number of times at once; nothing is shared between runs.
 
     `max_messages_per_request` bounds the history after every append (50 where nothing else is said), `prune_to` says
-    how far a pruning cuts (half of it), `history` which policy decides what stays.
+    how far a pruning cuts (half of it), `history` which policy decides what stays, `retry` how often and how long a
+    model that can't be reached is asked again.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class CrewExecutor:
         observers: Sequence[Observer] = (),
         parameters: RequestParameters | None = None,
         counter: TokenCounter | None = None,
+        retry: RetryPolicy | None = None,
         clock: Callable[[], float] = time.time,
         telemetry: Telemetry | None = None,
         secrets: Sequence[str | SecretStr] = (),
@@ -75,16 +77,16 @@ class CrewExecutor:
         self._observers = tuple(observers)
         self._parameters = parameters or RequestParameters()
         self._clock = clock
-        self._pool = Pool()
+        self._pool = Pool(retry)
         self._desk = Desk(pool=self._pool)
         self._telemetry = telemetry
         self._lookout = Lookout(crew, self.plan.budget.limit, clock, self._watcher, secrets)
 
         for agent in self.plan.agents.values():
-            self._pool.check(agent.model)
+            self._pool.check(agent.model, agent.settings)
 
             if agent.backup is not None:
-                self._pool.check(agent.backup)
+                self._pool.check(agent.backup, agent.settings)
 
         if isinstance(summarizer := getattr(shared, "summarizer", None), str):
             self._pool.check(summarizer)
@@ -102,13 +104,17 @@ class CrewExecutor:
         if settings.execution.max_iterations is not None:
             limits = replace(limits, rounds=settings.execution.max_iterations)
 
-        described = {
+        described: dict[str, Any] = {
             "max_messages_per_request": settings.max_messages_per_request,
             "prune_to": settings.prune_to,
             "history": history_from(settings, str(path)),
             "limits": limits,
             "validator": InputValidator(**settings.validator.model_dump()),
         }
+
+        if settings.telemetry is not None and "telemetry" not in changes:
+            described["telemetry"] = configure(**settings.telemetry.model_dump())
+
         return cls(chosen, **(described | changes))
 
     # ------------------------------------------------------------------------------------------ running
