@@ -63,6 +63,8 @@ class Desk:
                 task.uncancel()
                 await self.end(run)
             except Exception as error:  # a policy, filter or store may be anybody's code: the caller gets a RunError
+                scrub_error(run.scrub, error)
+
                 if run.version == 0 and isinstance(error, CrewError):
                     raise  # it never began
 
@@ -90,7 +92,6 @@ class Desk:
 
     def _failed(self, run: Run, error: Exception) -> RunError:
         """What the caller gets, after the stream's last event said so."""
-        scrub_error(run.scrub, error)
         run.tell(RunFailed(run_id=run.state.run_id, error=describe(error), error_type=type(error).__name__))
         result = result_of(run.plan, run.state)
 

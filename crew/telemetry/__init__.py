@@ -4,13 +4,16 @@ from crew.telemetry.figures import Figure
 from crew.telemetry.secrets import register_secret
 from crew.telemetry.setup import configure, current, reset
 from crew.telemetry.telemetry import Lookout, Telemetry
+from crew.telemetry.tree import Tree, render_tree
 
 __all__ = [
     "Figure",
     "Lookout",
     "Telemetry",
+    "Tree",
     "configure",
     "current",
     "register_secret",
+    "render_tree",
     "reset",
 ]

@@ -13,16 +13,23 @@ from crew.telemetry.redaction import safe
 
 def of_asked(event: Asked, conversation_id: str) -> dict[str, Any]:
     """A question to a model."""
-    return {
+    told: dict[str, Any] = {
         names.OPERATION: names.CHAT,
         names.PROVIDER: event.provider,
         names.REQUEST_MODEL: safe(event.model),
         names.AGENT_NAME: event.agent,
         names.CONVERSATION_ID: conversation_id,
-        names.RUN_ID: event.run_id,
         names.MESSAGES: event.messages,
         names.ESTIMATED_TOKENS: event.tokens,
     }
+
+    if event.manifest is not None and event.manifest.request:
+        told[names.SAME] = event.manifest.same
+
+        if event.manifest.rule:
+            told[names.MOVED_BY] = safe(event.manifest.rule)
+
+    return told
 
 
 def of_replied(event: Replied) -> dict[str, Any]:
@@ -77,7 +84,9 @@ def of_pruning(event: HistoryPruned) -> dict[str, Any]:
         names.REASON: safe(event.reason),
         names.TOKENS_BEFORE: event.tokens_before,
         names.TOKENS_AFTER: event.tokens_after,
-        names.PREFIX_MOVED: bool(event.evicted),
+        names.PREFIX_MOVED: bool(event.evicted or event.masked),
+        names.MASKED: len(event.masked),
+        names.WHERE: event.where,
         names.AGENT_NAME: event.agent,
         names.RUN_ID: event.run_id,
     }

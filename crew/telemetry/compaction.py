@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from crew.runs.events import Compacted, CompactionFailed, Summarised
 from crew.telemetry import names
 from crew.telemetry.attributes import of_bill
 from crew.telemetry.nodes import Node, Open, Pen
 from crew.telemetry.redaction import safe
 
 
-def summarised(pen: Pen, event: Any, node: Node) -> None:
+def summarised(pen: Pen, event: Summarised, node: Node) -> None:
     """A summariser answered; it has been at work since whatever happened in this run before."""
     if node.compact is None:
         told = {names.AGENT_NAME: event.agent, names.RUN_ID: event.run_id}
@@ -18,7 +17,7 @@ def summarised(pen: Pen, event: Any, node: Node) -> None:
         node.compact = Open(span=span, began=node.before)
 
     if event.model or event.usage.requests:
-        told = {
+        billed = {
             names.OPERATION: names.CHAT,
             names.REQUEST_MODEL: safe(event.model),
             names.AGENT_NAME: event.agent,
@@ -26,7 +25,7 @@ def summarised(pen: Pen, event: Any, node: Node) -> None:
             **of_bill(event.usage),
         }
         name = f"{names.CHAT} {safe(event.model)}"
-        span = pen.start(name, node.before, told, parent=node.compact.span, client=True)
+        span = pen.start(name, node.before, billed, parent=node.compact.span, client=True)
 
         if event.error:
             pen.fail(span, "summary_refused", safe(event.error))
@@ -36,7 +35,7 @@ def summarised(pen: Pen, event: Any, node: Node) -> None:
         pen.fail(node.compact.span, "summary_refused", safe(event.error))
 
 
-def compacted(pen: Pen, event: Any, node: Node) -> None:
+def compacted(pen: Pen, event: Compacted, node: Node) -> None:
     """A summary stands in the history."""
     if node.compact is not None:
         node.compact.span.set_attributes(
@@ -51,7 +50,7 @@ def compacted(pen: Pen, event: Any, node: Node) -> None:
         _end(pen, node, event.at)
 
 
-def compaction_failed(pen: Pen, event: Any, node: Node) -> None:
+def compaction_failed(pen: Pen, event: CompactionFailed, node: Node) -> None:
     """It came to nothing; the run goes on without it."""
     if node.compact is not None:
         node.compact.span.set_attribute(names.CAUSE, safe(event.cause))

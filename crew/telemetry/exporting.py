@@ -36,12 +36,17 @@ def tracer_provider_for(endpoint: str | None, service_name: str | None, ratio: f
 def meter_provider_for(endpoint: str | None, service_name: str | None) -> Any:
     """Metrics go out every so often (OTEL_METRIC_EXPORT_INTERVAL) from a thread."""
     exporter_class = _exporter("metric_exporter", "OTLPMetricExporter")
-    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
     exporter = exporter_class(endpoint=_path(endpoint, "v1/metrics"), timeout=TIMEOUT_SECONDS)
     _once(type(exporter).__module__)
-    return MeterProvider(metric_readers=[PeriodicExportingMetricReader(exporter)], resource=_resource(service_name))
+    # Exemplars would double the price of a measurement, and every span is there to be found anyway.
+    return MeterProvider(
+        metric_readers=[PeriodicExportingMetricReader(exporter)],
+        resource=_resource(service_name),
+        exemplar_filter=AlwaysOffExemplarFilter(),
+    )
 
 
 class Reporting:

@@ -71,7 +71,6 @@ class Forest:
             names.TOOL_TYPE: kind,
             names.TOOL_CALL_ID: safe(call.id),
             names.AGENT_NAME: agent,
-            names.RUN_ID: node.run_id,
         }
 
         if self.capture and call.arguments:

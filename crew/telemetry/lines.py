@@ -15,6 +15,8 @@ from crew.runs.events import (
     CallHeld,
     CallsDeclined,
     Cancelled,
+    Compacted,
+    CompactionFailed,
     FellBack,
     HandedOff,
     HistoryPruned,
@@ -29,6 +31,8 @@ from crew.runs.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    Summarised,
+    TooLong,
     ToolReturned,
     ToolsStarted,
     Warned,
@@ -59,6 +63,17 @@ def _pruned(e: HistoryPruned) -> Fields:
         "evicted": len(e.evicted),
         "policy": e.policy,
         "reason": e.reason,
+        "tokens_before": e.tokens_before,
+        "tokens_after": e.tokens_after,
+        "where": e.where,
+        **({"masked": len(e.masked)} if e.masked else {}),
+    }
+
+
+def _compacted(e: Compacted) -> Fields:
+    return {
+        "cause": e.cause,
+        "covers": len(e.covers),
         "tokens_before": e.tokens_before,
         "tokens_after": e.tokens_after,
     }
@@ -93,6 +108,7 @@ LINES: dict[type[Any], tuple[str, Callable[[Any], Fields]]] = {
         },
     ),
     FellBack: ("model.fell_back", lambda e: {"model": e.model, "backup": e.backup, "reason": e.reason}),
+    TooLong: ("model.too_long", lambda e: {"model": e.model, "tokens": e.tokens, "maximum": e.maximum}),
     ReplyEmpty: ("reply.empty", lambda e: {"outcome": e.outcome}),
     ToolsStarted: ("tools.started", lambda e: {"tools": [call.name for call in e.calls]}),
     ToolReturned: ("tool.returned", _returned),
@@ -112,6 +128,15 @@ LINES: dict[type[Any], tuple[str, Callable[[Any], Fields]]] = {
     ),
     BranchTimedOut: ("branch.timed_out", lambda e: {"group": e.group, "seconds": e.seconds}),
     HistoryPruned: ("history.pruned", _pruned),
+    Summarised: (
+        "history.summarised",
+        lambda e: {"model": e.model, **_bill(e.usage), **({"error": e.error} if e.error else {})},
+    ),
+    Compacted: ("history.compacted", _compacted),
+    CompactionFailed: (
+        "history.compaction_failed",
+        lambda e: {"cause": e.cause, "reason": e.reason, "waiting": e.waiting},
+    ),
     HistoryRepaired: ("history.repaired", lambda e: {"changes": list(e.changes), "where": e.where}),
     LimitReached: ("limit.reached", lambda e: {"limit": e.limit, "value": e.value}),
     Warned: ("run.warned", lambda e: {"text": e.text}),
@@ -121,27 +146,6 @@ LINES: dict[type[Any], tuple[str, Callable[[Any], Fields]]] = {
     RunFinished: (
         "run.finished",
         lambda e: {"stop_reason": e.stop_reason, "requests": e.usage.requests, **_bill(e.usage)},
-    ),
-}
-
-
-SUMMARIES: dict[str, tuple[str, Callable[[Any], Fields]]] = {
-    "summarised": (
-        "history.summarised",
-        lambda e: {"model": e.model, **_bill(e.usage), **({"error": e.error} if e.error else {})},
-    ),
-    "compacted": (
-        "history.compacted",
-        lambda e: {
-            "cause": e.cause,
-            "covers": len(e.covers),
-            "tokens_before": e.tokens_before,
-            "tokens_after": e.tokens_after,
-        },
-    ),
-    "compaction_failed": (
-        "history.compaction_failed",
-        lambda e: {"cause": e.cause, "reason": e.reason, "waiting": e.waiting},
     ),
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from crew.messages import Usage
-from crew.runs import Event, Limits, RunState
+from crew.runs import Event, RunState
 from crew.runs.events import (
     AgentStarted,
     Asked,
@@ -18,31 +18,34 @@ from crew.runs.events import (
     Retried,
     RunFailed,
     RunFinished,
+    Summarised,
     TextDelta,
     ToolReturned,
 )
 from crew.telemetry import names
 from crew.telemetry.figures import Labels
 
-NEAR = 0.8
-SUMMARISED = frozenset({"summarised"})
+LIMITS = ("rounds", "tokens", "cost_usd", "seconds")
 
 Record = Callable[[str, float, Labels], None]
-Near = Callable[[str, float, float], None]
 
 
 class Measures:
-    """Tells `record` of every measurement, and `near` when 80 % of a limit is used, once for each limit."""
+    """Tells `record` of every measurement."""
 
-    def __init__(self, record: Record, near: Near, crew: str, state: RunState, bound: int | None, began: float) -> None:
-        self._record, self._near = record, near
+    def __init__(self, record: Record, crew: str, state: RunState, bound: int | None, began: float) -> None:
+        self._record = record
         self._state, self._bound, self._began = state, bound, began
         self._crew: Labels = ((names.WORKFLOW_NAME, crew),)
         self._asked: dict[str, tuple[float, Labels]] = {}
         self._first: set[str] = set()
         self._agents: dict[str, tuple[str, float]] = {}
-        self._said: set[str] = set()
-        self._usage, self._rounds, self._last = spent(state)[0], spent(state)[1], began
+        self._limits = [(name, limit) for name in LIMITS if (limit := getattr(state.limits, name))]
+        usage, self._rounds = spent(state)
+        # Plain numbers: they change with every reply, also where nobody watches.
+        self._tokens, self._cost = usage.total_tokens, usage.cost or 0.0
+        self._read = self._cached = self._fullest = 0
+        self._last = began
         self._stop = ""
         self._on: dict[type[Any], Callable[[Any], None]] = {
             AgentStarted: self._agent_started,
@@ -54,6 +57,7 @@ class Measures:
             BranchFinished: self._branch_finished,
             HistoryPruned: self._pruned,
             Retried: self._retried,
+            Summarised: self._summarised,
             Paused: self._paused,
             RunFailed: self._failed,
             RunFinished: self._finished,
@@ -61,7 +65,7 @@ class Measures:
         record(names.RUNS_ACTIVE, 1, self._crew)
 
     def __call__(self, event: Event) -> None:
-        act = self._on.get(type(event)) or (self._summarised if event.kind in SUMMARISED else None)
+        act = self._on.get(type(event))
 
         if act is not None:
             self._last = event.at
@@ -79,9 +83,8 @@ class Measures:
         self._asked[event.run_id] = (event.at, labels)
         self._first.discard(event.run_id)
 
-        if self._bound:
-            self._record(names.HISTORY_UTILISATION, event.messages / self._bound, self._crew)
-            self._check("messages", event.messages, self._bound)
+        if event.messages > self._fullest:
+            self._fullest = event.messages
 
     def _delta(self, event: TextDelta) -> None:
         if event.run_id not in self._first and event.run_id in self._asked:
@@ -94,8 +97,6 @@ class Measures:
         self._record(names.CLIENT_DURATION, max(0.0, event.at - began), labels)
         self.bill(event.usage, labels)
         self._rounds += 1
-        self._usage += event.usage
-        self._check_limits(event.at)
 
     def bill(self, usage: Usage, labels: Labels) -> None:
         """What one model call cost."""
@@ -103,15 +104,16 @@ class Measures:
         record(names.TOKEN_USAGE, usage.input_tokens, (*labels, (names.TOKEN_TYPE, "input")))
         record(names.TOKEN_USAGE, usage.output_tokens, (*labels, (names.TOKEN_TYPE, "output")))
 
-        if usage.input_tokens:
-            record(names.READ_RATIO, usage.cache_read_tokens / usage.input_tokens, labels)
-
         if usage.cost:
             record(names.COST_USD, usage.cost, labels)
+            self._cost += usage.cost
 
-    def _summarised(self, event: Any) -> None:
+        self._tokens += usage.input_tokens + usage.output_tokens
+        self._read += usage.input_tokens
+        self._cached += usage.cache_read_tokens
+
+    def _summarised(self, event: Summarised) -> None:
         self.bill(event.usage, ((names.OPERATION, names.CHAT), (names.REQUEST_MODEL, event.model)))
-        self._usage += event.usage
 
     def chat_failed(self, run_id: str, error: BaseException, at: float) -> None:
         """A question came to an error."""
@@ -156,29 +158,24 @@ class Measures:
     # ------------------------------------------------------------------------------------------ history and limits
 
     def _pruned(self, event: HistoryPruned) -> None:
+        if event.where != "history":
+            return  # what one agent is not shown stays in the history
+
         policy = (*self._crew, (names.HISTORY_POLICY, event.policy))
         self._record(names.MESSAGES_PRUNED, event.before - event.after, policy)
         self._record(names.HISTORY_SIZE, event.before, (*policy, (names.STAGE, "before")))
         self._record(names.HISTORY_SIZE, event.after, (*policy, (names.STAGE, "after")))
 
-    def _used(self, at: float) -> list[tuple[str, float, float | None]]:
-        limits: Limits = self._state.limits
-        return [
-            ("rounds", self._rounds, limits.rounds),
-            ("tokens", self._usage.total_tokens, limits.tokens),
-            ("cost_usd", self._usage.cost or 0.0, limits.cost_usd),
-            ("seconds", self._state.active_seconds + at - self._began, limits.seconds),
-        ]
-
-    def _check_limits(self, at: float) -> None:
-        for name, value, limit in self._used(at):
-            if limit:
-                self._check(name, value, limit)
-
-    def _check(self, name: str, value: float, limit: float) -> None:
-        if value >= NEAR * limit and name not in self._said:
-            self._said.add(name)
-            self._near(name, value, limit)
+    def _used(self, limit: str, at: float) -> float:
+        match limit:
+            case "rounds":
+                return self._rounds
+            case "tokens":
+                return self._tokens
+            case "cost_usd":
+                return self._cost
+            case _:
+                return self._state.active_seconds + at - self._began
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -203,9 +200,14 @@ class Measures:
         self._record(names.WORKFLOW_DURATION, max(0.0, at - self._began), (*self._crew, (names.STOP_REASON, stop)))
         self._record(names.RUNS_ACTIVE, -1, self._crew)
 
-        for name, value, limit in self._used(at):
-            if limit:
-                self._record(names.UTILISATION, value / limit, (*self._crew, (names.LIMIT_NAME, name)))
+        if self._read:
+            self._record(names.READ_RATIO, self._cached / self._read, self._crew)
+
+        if self._bound and self._fullest:
+            self._record(names.HISTORY_UTILISATION, self._fullest / self._bound, self._crew)
+
+        for name, limit in self._limits:
+            self._record(names.UTILISATION, self._used(name, at) / limit, (*self._crew, (names.LIMIT_NAME, name)))
 
 
 def spent(state: RunState) -> tuple[Usage, int]:

@@ -86,6 +86,10 @@ REASON = "crew.history.reason"
 TOKENS_BEFORE = "crew.history.tokens_before"
 TOKENS_AFTER = "crew.history.tokens_after"
 PREFIX_MOVED = "crew.history.prefix_moved"
+WHERE = "crew.history.where"
+MASKED = "crew.history.masked"
+SAME = "crew.request.same_messages"
+MOVED_BY = "crew.request.moved_by"
 STAGE = "crew.history.stage"
 CAUSE = "crew.compact.cause"
 COVERS = "crew.compact.covers"
@@ -143,6 +147,10 @@ ATTRIBUTES: dict[str, str] = {
     TOKENS_BEFORE: "Estimated tokens before.",
     TOKENS_AFTER: "Estimated tokens after.",
     PREFIX_MOVED: "Whether the front of the next request changed, so that the provider's cache misses once.",
+    WHERE: "`history`, or `view`: what one agent is shown of it.",
+    MASKED: "Tool results whose text is left out from now on.",
+    SAME: "Messages at the front that are those of this agent's request before.",
+    MOVED_BY: "The rule that moved the front since then; left out where it held still.",
     STAGE: "On a metric: `before` or `after` the pruning.",
     CAUSE: "The policy or the strategy that asked for a summary.",
     COVERS: "How many messages the summary stands for.",
@@ -154,6 +162,7 @@ ATTRIBUTES: dict[str, str] = {
 SPAN_EVENTS: dict[str, str] = {
     "crew.retry": "On `chat`: an attempt failed and is made again; attempt, reason, wait.",
     "crew.fallback": "The backup model takes over; model, backup, reason.",
+    "crew.too_long": "The request outgrew the model's window and is cut further; model, tokens, maximum.",
     "crew.paused": "On the root: the run waits for a person; pauses.",
     "crew.route": "A signal, or `then`, sends the work on; signal, target.",
     "crew.call_held": "A call waits for approval; call.",
@@ -215,13 +224,19 @@ METRICS: dict[str, Metric] = {
         buckets=_SIZES,
     ),
     HISTORY_UTILISATION: Metric(
-        kind="histogram", unit="1", meaning="Messages in a request, as a part of the bound.", buckets=_RATIOS
+        kind="histogram",
+        unit="1",
+        meaning="Messages in a run's largest request, as a part of the bound.",
+        buckets=_RATIOS,
     ),
     UTILISATION: Metric(
         kind="histogram", unit="1", meaning="How much of a limit a run had used when it ended.", buckets=_RATIOS
     ),
     READ_RATIO: Metric(
-        kind="histogram", unit="1", meaning="Tokens read from the cache, as a part of all.", buckets=_RATIOS
+        kind="histogram",
+        unit="1",
+        meaning="Of all tokens that a run read, the part that came from a cache.",
+        buckets=_RATIOS,
     ),
     COST_USD: Metric(kind="counter", unit="{USD}", meaning="Money, where prices are known."),
     TOOL_ERRORS: Metric(kind="counter", unit="{call}", meaning="Calls that came to an error."),
@@ -241,6 +256,7 @@ LOG_EVENTS: dict[str, tuple[Level, str]] = {
     "model.replied": ("info", "It replied; model, finish_reason, tokens, cost, calls."),
     "model.retried": ("warning", "An attempt failed and is made again; attempt, reason, wait."),
     "model.fell_back": ("warning", "The backup model takes over; model, backup, reason."),
+    "model.too_long": ("warning", "The request outgrew the model's window and is cut further; tokens, maximum."),
     "reply.empty": ("warning", "The reply held nothing; outcome."),
     "tools.started": ("debug", "Calls begin; tools."),
     "tool.returned": ("info", "A call is answered; tool, call, outcome, seconds. An error is a warning."),
@@ -256,9 +272,8 @@ LOG_EVENTS: dict[str, tuple[Level, str]] = {
     "history.compacted": ("info", "A summary stands for a part of the history; cause, covers, tokens."),
     "history.compaction_failed": ("warning", "A summary came to nothing; cause, reason, waiting."),
     "history.summarised": ("debug", "A summariser answered; model, tokens, cost."),
-    "limit.near": ("warning", "80 % of a limit is used, said once for each limit and run; limit, value, maximum."),
     "limit.reached": ("warning", "A limit ends the run; limit, value."),
-    "run.warned": ("warning", "Something that a person may want to know; text."),
+    "run.warned": ("warning", "Something that a person may want to know, such as 80 % of a limit being used; text."),
     "run.paused": ("info", "The run waits for a person; pauses."),
     "run.cancelled": ("info", "Somebody asked for the end."),
     "run.failed": ("error", "A run can't go on (a branch: a warning); error, error_type."),

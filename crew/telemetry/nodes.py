@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # loaded with the first run that is traced, not with this package
@@ -106,3 +107,21 @@ class Pen:
         """Something that happened within a span."""
         self.latest = span
         span.add_event(name, attributes, timestamp=nanoseconds(at))
+
+
+@cache
+def _contexts() -> tuple[Any, Any, Any]:
+    from opentelemetry import context, trace
+
+    return context.attach, context.detach, trace.set_span_in_context
+
+
+def attach(span: Span) -> Any:
+    """Make a span the current one; returns what `detach` takes."""
+    attach, _, within = _contexts()
+    return attach(within(span))
+
+
+def detach(token: Any) -> None:
+    """What was current before is current again."""
+    _contexts()[1](token)

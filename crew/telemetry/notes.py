@@ -17,6 +17,7 @@ from crew.runs.events import (
     ReplyEmpty,
     Retried,
     Routed,
+    TooLong,
     Warned,
 )
 from crew.telemetry.redaction import safe
@@ -27,6 +28,7 @@ NOTES: dict[type[Any], tuple[str, Callable[[Any], dict[str, Any]]]] = {
         "crew.fallback",
         lambda e: {"model": safe(e.model), "backup": safe(e.backup), "reason": safe(e.reason)},
     ),
+    TooLong: ("crew.too_long", lambda e: {"model": safe(e.model), "tokens": e.tokens, "maximum": e.maximum or 0}),
     Paused: ("crew.paused", lambda e: {"pauses": tuple(f"{p.reason} {p.id}" for p in e.pauses)}),
     Routed: ("crew.route", lambda e: {"signal": safe(e.signal), "target": e.target or ""}),
     CallHeld: ("crew.call_held", lambda e: {"call": safe(e.call_id)}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from crew.telemetry.secrets import CURRENT
@@ -44,10 +45,18 @@ def safe(text: str) -> str:
     if len(text) < 8:
         return text  # too short for a key, and most texts are
 
+    return _known(text) if len(text) <= 200 else _without_keys(text)
+
+
+def _without_keys(text: str) -> str:
     text = _KEY_LIKE.sub(HIDDEN, text)
     text = _CARRIED.sub(rf"\1{HIDDEN}", text)
     text = _NAMED.sub(rf"\1{HIDDEN}", text)
     return _IN_ADDRESS.sub(rf"\1{HIDDEN}\2", text)
+
+
+_known = lru_cache(maxsize=4_096)(_without_keys)
+"""The same names come again and again."""
 
 
 def is_telling(name: str) -> bool:

@@ -14,6 +14,8 @@ from crew.runs.events import (
     Asked,
     BranchFinished,
     BranchStarted,
+    Compacted,
+    CompactionFailed,
     HandedOff,
     HistoryPruned,
     Paused,
@@ -21,6 +23,7 @@ from crew.runs.events import (
     Routed,
     RunFailed,
     RunFinished,
+    Summarised,
     ToolReturned,
     ToolsStarted,
 )
@@ -58,15 +61,12 @@ class Spans:
             BranchStarted: self._branch_started,
             BranchFinished: self._branch_finished,
             HistoryPruned: self._pruning,
+            Summarised: lambda event, node: summarised(pen, event, node),
+            Compacted: lambda event, node: compacted(pen, event, node),
+            CompactionFailed: lambda event, node: compaction_failed(pen, event, node),
             Paused: self._paused,
             RunFailed: self._failed,
             RunFinished: self._finished,
-        }
-
-        self._summaries: dict[str, Callable[[Any, Node], None]] = {
-            "summarised": lambda event, node: summarised(pen, event, node),
-            "compacted": lambda event, node: compacted(pen, event, node),
-            "compaction_failed": lambda event, node: compaction_failed(pen, event, node),
         }
 
     @property
@@ -76,7 +76,7 @@ class Spans:
 
     def __call__(self, event: Event) -> None:
         kind = type(event)
-        act, note = self._on.get(kind) or self._summaries.get(event.kind), NOTES.get(kind)
+        act, note = self._on.get(kind), NOTES.get(kind)
         known = self._forest.nodes.get(event.run_id)
         self._pen.latest = self.root if known is None else known.innermost
 
@@ -106,13 +106,32 @@ class Spans:
         self._forest.agent(node, event.agent, event.at)
 
     def _asked(self, event: Asked, node: Node) -> None:
+        name, told = f"{names.CHAT} {safe(event.model)}", of_asked(event, self._state.conversation_id)
+
+        if node.chat is not None and node.chat.facts.pop("early", None):
+            node.chat.span.update_name(name)
+            node.chat.span.set_attributes(told)
+            self._pen.latest = node.chat.span
+            return
+
         if node.chat is not None:  # the question before this one came to nothing, and nobody said so
             self._pen.end(node.chat.span, event.at)
 
         parent = self._forest.agent(node, event.agent, event.at).span
-        told = of_asked(event, self._state.conversation_id)
-        span = self._pen.start(f"{names.CHAT} {safe(event.model)}", event.at, told, parent=parent, client=True)
+        span = self._pen.start(name, event.at, told, parent=parent, client=True)
         node.chat = Open(span=span, began=event.at)
+
+    def asking(self, run_id: str, agent: str, at: float) -> Open:
+        """The question to the model that begins now; it may be told a moment later, while another branch commits."""
+        node = self._forest.node(run_id)
+
+        if node.chat is None:
+            parent = self._forest.agent(node, agent, at).span
+            told = {names.OPERATION: names.CHAT, names.AGENT_NAME: agent}
+            span = self._pen.start(names.CHAT, at, told, parent=parent, client=True)
+            node.chat = Open(span=span, began=at, facts={"early": True})
+
+        return node.chat
 
     def _replied(self, event: Replied, node: Node) -> None:
         if node.chat is None:
@@ -135,14 +154,10 @@ class Spans:
             self._pen.end(node.chat.span, at)
             node.chat = None
 
-    def current(self, run_id: str, call_id: str | None) -> Open | None:
-        """What is under way: the question to the model, or this call."""
+    def calling(self, run_id: str, call_id: str) -> Open | None:
+        """The call that is under way."""
         node = self._forest.nodes.get(run_id)
-
-        if node is None:
-            return None
-
-        return node.chat if call_id is None else node.tools.get(call_id)
+        return None if node is None else node.tools.get(call_id)
 
     # ------------------------------------------------------------------------------------------ tools
 
@@ -209,8 +224,10 @@ class Spans:
     # ------------------------------------------------------------------------------------------ the history
 
     def _pruning(self, event: HistoryPruned, node: Node) -> None:
-        self._prunings += 1
-        self._pruned += event.before - event.after
+        if event.where == "history":
+            self._prunings += 1
+            self._pruned += event.before - event.after
+
         span = self._pen.start(names.PRUNE, event.at, of_pruning(event), parent=node.innermost)
         self._pen.end(span, event.at)
 

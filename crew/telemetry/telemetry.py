@@ -136,7 +136,7 @@ class Lookout:
         heard = logs.is_heard()
         ids = {"run_id": state.run_id} | ({"trace_id": trace[3:35]} if trace else {})
         watch = Watch(state.run_id, trace, self._clock, spans, logs.lines(**ids) if heard else None)
-        watch.measures = Measures(self._recorder(telemetry), watch.near, self._crew.name, state, self._bound, began)
+        watch.measures = Measures(self._recorder(telemetry), self._crew.name, state, self._bound, began)
         return watch
 
     def metrics(self) -> dict[str, Figure]:

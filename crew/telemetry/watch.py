@@ -13,9 +13,9 @@ from crew.messages import ToolCall
 from crew.runs import Event
 from crew.telemetry import names
 from crew.telemetry.content import instructions_json, messages_json
-from crew.telemetry.lines import LINES, SUMMARIES, louder
+from crew.telemetry.lines import LINES, louder
 from crew.telemetry.measures import Measures
-from crew.telemetry.nodes import Open
+from crew.telemetry.nodes import Open, attach, detach
 from crew.telemetry.spans import Spans
 
 
@@ -42,13 +42,8 @@ class Watch:
         if event.kind in ("run_finished", "run_failed") and event.run_id == self._run_id:
             self._ended = True
 
-    def near(self, limit: str, value: float, maximum: float) -> None:
-        """80 % of a limit is used."""
-        if self._lines is not None:
-            self._lines.warning("limit.near", limit=limit, value=value, maximum=maximum)
-
     def _line(self, event: Event) -> None:
-        if (line := LINES.get(type(event)) or SUMMARIES.get(event.kind)) is None:
+        if (line := LINES.get(type(event))) is None:
             return
 
         name, fields = line
@@ -71,16 +66,21 @@ class Watch:
     def around(self, run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
         """The call runs inside its span, so that what it starts is below it."""
         call_id = what.id if isinstance(what, ToolCall) else None
-        open = self._spans.current(run_id, call_id) if self._spans is not None else None
+        open = None
 
-        if open is not None and self._spans is not None and self._spans.capture and isinstance(what, ModelRequest):
-            shown, omitted = messages_json(what.messages)
-            open.span.set_attributes(
-                {names.INPUT_MESSAGES: shown, names.INSTRUCTIONS: instructions_json(what.instructions)}
-                | ({names.OMITTED: omitted} if omitted else {})
-            )
+        if self._spans is not None and isinstance(what, ToolCall):
+            open = self._spans.calling(run_id, what.id)
+        elif self._spans is not None and isinstance(what, ModelRequest):
+            open = self._spans.asking(run_id, what.agent, self._clock())
+            self._capture(open, what)
 
         return _Around(self, run_id, call_id, open, self._bound_for(run_id, what, open))
+
+    def _capture(self, open: Open, request: ModelRequest) -> None:
+        if self._spans is not None and self._spans.capture:
+            shown, omitted = messages_json(request.messages)
+            told = {names.INPUT_MESSAGES: shown, names.INSTRUCTIONS: instructions_json(request.instructions)}
+            open.span.set_attributes(told | ({names.OMITTED: omitted} if omitted else {}))
 
     def _bound_for(self, run_id: str, what: ModelRequest | ToolCall, open: Open | None) -> dict[str, Any]:
         if self._lines is None:
@@ -146,9 +146,7 @@ class _Around:
 
     def __enter__(self) -> None:
         if self._open is not None:
-            from opentelemetry import context, trace
-
-            self._token = context.attach(trace.set_span_in_context(self._open.span))
+            self._token = attach(self._open.span)
 
         if self._bound:
             from structlog.contextvars import bound_contextvars
@@ -166,9 +164,7 @@ class _Around:
         self._logged.__exit__(None, None, None)
 
         if self._token is not None:
-            from opentelemetry import context
-
-            context.detach(self._token)
+            detach(self._token)
 
         if error is not None:
             self._watch.failed(self._run_id, self._call_id, self._open, error)

@@ -9,7 +9,7 @@ import pytest
 from crew import Agent, Crew, CrewExecutor, Limits, ScriptedProvider, call, tool
 from crew.runs.events import HistoryPruned
 from crew.telemetry import configure, reset
-from crew.telemetry.lines import LINES, SUMMARIES
+from crew.telemetry.lines import LINES
 from crew.telemetry.logs import Line
 from crew.telemetry.names import LOG_EVENTS
 
@@ -49,7 +49,7 @@ async def test_logs_spans_events_and_transcript_agree(
     )
     result = await executor.execute("Go")
     named = [LINES[type(event)][0] for event in events if type(event) in LINES]
-    told = [line for line in lines() if line["event"] != "limit.near"]
+    told = lines()
     assert [line["event"] for line in told] == named
     assert {line["run_id"] for line in told} == {result.run_id}
     assert {line["trace_id"] for line in told} == {result.trace_id}
@@ -103,8 +103,8 @@ async def test_eighty_percent_of_a_limit_is_a_warning_said_once(lines: Callable[
     """For each limit once a run, with value and maximum."""
     agent = Agent("a", model=ScriptedProvider(*[call("x")] * 9, "Done."))
     await CrewExecutor(agent, limits=Limits(rounds=10), max_messages_per_request=100).execute("Go")
-    near = [line for line in lines() if line["event"] == "limit.near"]
-    assert [(line["limit"], line["value"], line["maximum"]) for line in near] == [("rounds", 8, 10)]
+    near = [line["text"] for line in lines() if line["event"] == "run.warned"]
+    assert near == ["limits.rounds: 8 of 10 used (80%)."]
 
 
 async def test_nothing_is_printed_until_somebody_asks(
@@ -164,5 +164,5 @@ async def test_a_run_that_the_caller_left_is_said_to_be_interrupted(lines: Calla
 
 def test_every_line_is_in_the_names_module() -> None:
     """What can be logged is what the docs list."""
-    extra = {"limit.near", "run.interrupted"}
-    assert {name for name, _ in (*LINES.values(), *SUMMARIES.values())} | extra == set(LOG_EVENTS)
+    extra = {"run.interrupted"}
+    assert {name for name, _ in LINES.values()} | extra == set(LOG_EVENTS)

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 from opentelemetry import trace
@@ -12,9 +11,12 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, RunError, ScriptedProvider, call, tool
 from crew.doors import Delta, ModelReply, ModelRequest, OnDelta, Retry
-from crew.messages import Usage
+from crew.errors import Overloaded
+from crew.history import HeadTail
+from crew.messages import ToolCall, Usage, UserMessage
 from crew.runs import RunState
 from crew.runs.events import FellBack, Stamp
+from crew.store import MemoryStore
 from crew.telemetry import Lookout
 
 
@@ -405,24 +407,73 @@ async def test_streams_left_half_way_never_detach_in_the_wrong_place(
     assert "detach" not in caplog.text.lower()
 
 
-async def test_a_summarys_model_call_is_a_chat_below_its_compaction(seen) -> None:
-    """What a summary cost counts once, on a chat span of its own."""
-    watch = _watch(seen)
-    stamp = {"run_id": "r", "agent": "a"}
-    usage = Usage(requests=1, input_tokens=500, output_tokens=20)
-    watch(SimpleNamespace(kind="agent_started_elsewhere", at=1.0, **stamp))
-    watch(
-        SimpleNamespace(
-            kind="summarised", at=2.0, model="m", usage=usage, error="", covers=("x", "y"), text="s", **stamp
-        )
+async def test_summaries_are_compactions_with_a_chat_of_their_own_and_the_bill_adds_up(seen) -> None:
+    """What a summary cost counts once, on a chat span below `crew.compact`."""
+    script = [call("look", order_id=str(number)) for number in range(20)]
+
+    def answer(request: ModelRequest) -> ToolCall | str:
+        asked = isinstance(request.messages[-1], UserMessage) and request.turn > 0
+        return "They looked at orders." if asked else script[request.turn] if request.turn < 20 else "Done."
+
+    @tool
+    async def look(order_id: str) -> str:
+        """Look an order up."""
+        return f"order {order_id} is on its way, says the warehouse, and it will be there soon " * 4
+
+    executor = CrewExecutor(
+        Agent("a", model=ScriptedProvider(answer), tools=[look]),
+        history=HeadTail(max_messages=12, preserve_last_n=4, summarize_on_trim=True),
+        telemetry=seen.telemetry(),
     )
-    facts = {"cause": "summarize", "covers": ("x", "y"), "tokens_before": 900, "tokens_after": 40, "size": 5}
-    watch(SimpleNamespace(kind="compacted", at=2.0, **facts, **stamp))
-    watch.close(None)
+    result = await executor.execute("Go")
     assert_whole(seen)
-    assert seen.parent(seen.one("chat m")).name == "crew.compact"
-    assert seen.one("chat m").attributes["gen_ai.usage.input_tokens"] == 500
-    assert seen.one("crew.compact").attributes["crew.compact.covers"] == 2
+    compactions = seen.named("crew.compact")
+    assert compactions
+    chats = [span for span in seen.named("chat") if seen.parent(span).name == "crew.compact"]
+    assert len(chats) >= len(compactions)
+    assert sum(s.attributes["gen_ai.usage.input_tokens"] for s in seen.named("chat")) == result.usage.input_tokens
+    assert compactions[0].attributes["crew.compact.covers"] >= 2
+    assert executor.metrics()["gen_ai.client.token.usage"].total == result.usage.total_tokens
+
+
+async def test_a_fallback_keeps_the_bill_whole_and_shows_both_calls(seen) -> None:
+    """The first model's call is an error, the backup's is billed, and the agent's span says why."""
+    backup = ScriptedProvider("From the backup.", model="small")
+    agent = Agent("a", model=ScriptedProvider(Overloaded("too much work"), model="big"), backup=backup)
+    result = await CrewExecutor(agent, telemetry=seen.telemetry()).execute("Go")
+    assert_whole(seen)
+    big, small = seen.one("chat big"), seen.one("chat small")
+    assert (big.status.status_code, big.attributes["error.type"]) == (StatusCode.ERROR, "Overloaded")
+    assert small.attributes["gen_ai.usage.input_tokens"] == result.usage.input_tokens
+    (told,) = seen.one("invoke_agent a").events
+    assert (told.name, told.attributes["backup"]) == ("crew.fallback", "scripted:small")
+
+
+async def test_a_call_that_is_told_late_is_traced_from_its_beginning(seen) -> None:
+    """While one branch commits, the other's question is under way before its event is told; its span is there."""
+
+    class Slow(MemoryStore):
+        async def commit(self, run_id, version, events, state) -> None:
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+            await super().commit(run_id, version, events, state)
+
+    current: dict[str, int] = {}
+
+    def look(request: ModelRequest) -> str:
+        current[request.agent] = trace.get_current_span().get_span_context().span_id
+        return "Yes."
+
+    branches = [Agent(name, model=ScriptedProvider(look)) for name in ("one", "two", "three")]
+    group = Parallel("panel", branches=branches)
+    crew = Crew("c", agents=branches, groups=[group], entry=group)
+    await CrewExecutor(crew, store=Slow(), telemetry=seen.telemetry(capture_content=True)).execute("Go")
+    assert_whole(seen)
+    chats = {span.attributes["gen_ai.agent.name"]: span for span in seen.named("chat")}
+    assert {name: span.context.span_id for name, span in chats.items()} == current
+    assert {span.name for span in chats.values()} == {"chat scripted"}
+    assert all("gen_ai.input.messages" in span.attributes for span in chats.values())
 
 
 async def test_a_fallback_is_told_where_it_happened_and_unknown_events_are_passed_over(seen) -> None:

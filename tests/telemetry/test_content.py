@@ -1,0 +1,74 @@
+"""What was said is exported only by opt-in, as JSON that is whole."""
+
+import json
+
+from crew import Agent, CrewExecutor, ScriptedProvider, call, tool
+from crew.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, ToolResult, UserMessage
+from crew.telemetry import names
+from crew.telemetry.content import LARGEST, messages_json
+
+
+@tool
+async def look(order_id: str) -> str:
+    """Look an order up."""
+    return f"order {order_id} is on its way"
+
+
+def agent() -> Agent:
+    return Agent(
+        "a", instructions="Be kind.", model=ScriptedProvider(call("look", order_id="17"), "Sent."), tools=[look]
+    )
+
+
+async def test_nothing_that_was_said_is_exported_by_default(seen) -> None:
+    """Not the input, not the arguments, not the results, not the replies, not the instructions."""
+    await CrewExecutor(agent(), telemetry=seen.telemetry()).execute("Where is order 17, dear?")
+    exported = "".join(span.to_json() for span in seen.spans)
+    assert not [word for word in ("dear", "on its way", "Sent.", "Be kind", "order_id") if word in exported]
+
+
+async def test_by_opt_in_each_kind_is_one_json_attribute(seen) -> None:
+    """Messages, reply, instructions on the chat; arguments and result on the tool."""
+    await CrewExecutor(agent(), telemetry=seen.telemetry(capture_content=True)).execute("Where is order 17?")
+    first, last = seen.named("chat")
+    assert json.loads(first.attributes[names.INPUT_MESSAGES]) == [
+        {"role": "user", "parts": [{"type": "text", "content": "Where is order 17?"}]}
+    ]
+    assert json.loads(first.attributes[names.INSTRUCTIONS]) == [{"type": "text", "content": "Be kind."}]
+    assert [m["role"] for m in json.loads(last.attributes[names.INPUT_MESSAGES])] == ["user", "assistant", "tool"]
+    (reply,) = json.loads(last.attributes[names.OUTPUT_MESSAGES])
+    assert reply == {"role": "assistant", "parts": [{"type": "text", "content": "Sent."}], "finish_reason": "stop"}
+    called = seen.one("execute_tool look")
+    assert json.loads(called.attributes[names.TOOL_ARGUMENTS]) == {"order_id": "17"}
+    assert called.attributes[names.TOOL_RESULT] == "order 17 is on its way"
+
+
+def test_long_conversations_are_cut_between_messages() -> None:
+    """The newest stay, the JSON is whole, and it is said how many are missing."""
+    messages = [UserMessage(f"{number} {'x' * 5_000}") for number in range(50)]
+    shown, omitted = messages_json(messages)
+    parsed = json.loads(shown)
+    assert len(shown) <= LARGEST
+    assert len(parsed) + omitted == 50
+    assert parsed[-1]["parts"][0]["content"].startswith("49 ")
+
+
+def test_one_message_that_is_too_long_is_still_whole_json() -> None:
+    """Ten megabytes are shortened inside the text, not inside the JSON."""
+    shown, omitted = messages_json([UserMessage("y" * 10_000_000)])
+    assert omitted == 0
+    assert len(json.loads(shown)[0]["parts"][0]["content"]) < 11_000
+
+
+def test_every_kind_of_message_has_a_shape() -> None:
+    """System, user, assistant with calls, tool."""
+    messages = [
+        SystemMessage("s"),
+        UserMessage("u"),
+        AssistantMessage("", calls=(ToolCall(id="1", name="look", arguments="{}"),)),
+        ToolMessage((ToolResult(call_id="1", text="r"),)),
+    ]
+    parsed = json.loads(messages_json(messages)[0])
+    assert [m["role"] for m in parsed] == ["system", "user", "assistant", "tool"]
+    assert parsed[2]["parts"] == [{"type": "tool_call", "id": "1", "name": "look", "arguments": "{}"}]
+    assert parsed[3]["parts"] == [{"type": "tool_call_response", "id": "1", "response": "r"}]
