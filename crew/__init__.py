@@ -12,7 +12,8 @@ from crew.errors import CrewError, RunError
 from crew.executor import CrewExecutor
 from crew.providers import ScriptedProvider, call
 from crew.runs import Limits, RequestParameters, RunResult
-from crew.tools import Context, tool
+from crew.simulator import simulate
+from crew.tools import Context, recall, tool
 from crew.validation import InputValidator
 
 __all__ = [
@@ -37,5 +38,7 @@ __all__ = [
     "WholeHistoryMultipleSystemMessages",
     "call",
     "handoff",
+    "recall",
+    "simulate",
     "tool",
 ]

@@ -44,10 +44,13 @@ class TelemetrySettings(Section):
     """Where traces, metrics and logs go."""
 
     otlp_endpoint: str | None = None
-    service_name: str = "crew"
+    service_name: str | None = None
     console: bool = False
-    sample_ratio: float = Field(default=1.0, ge=0, le=1)
-    capture_content: bool = False
+    sample_ratio: float | None = Field(default=None, ge=0, le=1)
+    capture_content: bool | None = None
+    logs: Literal["off", "console", "json"] = "off"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    metrics: Literal["otlp", "off"] = "otlp"
 
 
 class ConversationSettings(Section):

@@ -16,20 +16,44 @@ def validate(messages: Sequence[Message], profile: Profile = STRICTEST) -> list[
 
     found = [*_edges(messages, profile)]
     used: set[str] = set()
+    before: Message | None = None
 
     for index, message in enumerate(messages):
-        if is_empty(message):
-            found.append(_at(index, "empty_text", f"the {message.role} message holds nothing that can be sent"))
+        if not _is_sound(message, profile):
+            found.extend(_alone(index, message, profile))
 
         if isinstance(message, AssistantMessage):
-            found.extend(_calls(index, message, profile, used))
             following = messages[index + 1] if index + 1 < len(messages) else None
             answers = following.results if isinstance(following, ToolMessage) else ()
-            found.extend(_pairs(index, message.calls, answers))
-        elif isinstance(message, ToolMessage) and not (index and isinstance(messages[index - 1], AssistantMessage)):
+
+            if message.calls or answers:
+                found.extend(_repeated(index, message, used))
+                found.extend(_pairs(index, message.calls, answers))
+        elif isinstance(message, ToolMessage) and not isinstance(before, AssistantMessage):
             found.append(_at(index, "orphan_result", "tool results follow no assistant message with calls"))
 
+        before = message
+
     return found
+
+
+def _is_sound(message: Message, profile: Profile) -> bool:
+    """Whether nothing is wrong with this message alone; found out once, because every request asks again."""
+    known: dict[str, bool] = message.rendered().setdefault("sound", {})
+    sound = known.get(profile.name)
+
+    if sound is None:
+        sound = known[profile.name] = not [*_alone(0, message, profile)]
+
+    return sound
+
+
+def _alone(index: int, message: Message, profile: Profile) -> Iterable[Violation]:
+    if is_empty(message):
+        yield _at(index, "empty_text", f"the {message.role} message holds nothing that can be sent")
+
+    if isinstance(message, AssistantMessage):
+        yield from _calls(index, message, profile)
 
 
 def _at(index: int, rule: str, text: str, value: object = None, limit: object = None) -> Violation:
@@ -51,20 +75,24 @@ def _edges(messages: Sequence[Message], profile: Profile) -> Iterable[Violation]
         yield _at(last, "ending", "the conversation must end with a user or tool message")
 
 
-def _calls(index: int, message: AssistantMessage, profile: Profile, used: set[str]) -> Iterable[Violation]:
+def _calls(index: int, message: AssistantMessage, profile: Profile) -> Iterable[Violation]:
     for call in message.calls:
-        if call.id in used:
-            yield _at(index, "duplicate_call", f"the call id {call.id!r} is used twice", call.id)
-        elif not profile.takes_id(call.id):
+        if not profile.takes_id(call.id):
             limit = profile.call_id_length
             yield _at(index, "call_id", f"the call id {call.id!r} must be 1–{limit} of A–Z a–z 0–9 _ -", call.id, limit)
-
-        used.add(call.id)
 
         if profile.fit_name(call.name) != call.name:
             limit = profile.tool_name_length
             text = f"the tool name {call.name!r} must be 1–{limit} of A–Z a–z 0–9 _ -"
             yield _at(index, "tool_name", text, call.name, limit)
+
+
+def _repeated(index: int, message: AssistantMessage, used: set[str]) -> Iterable[Violation]:
+    for call in message.calls:
+        if call.id in used:
+            yield _at(index, "duplicate_call", f"the call id {call.id!r} is used twice", call.id)
+
+        used.add(call.id)
 
 
 def _pairs(index: int, calls: Sequence[ToolCall], answers: Sequence[ToolResult]) -> Iterable[Violation]:

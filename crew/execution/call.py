@@ -160,6 +160,7 @@ async def _invoke(run: Run, state: RunState, ready: _Ready) -> Any:
             call_id=ready.call.id,
             usage=spent(run.state),
             emit=emit,
+            transcript=state.transcript,
         )
 
     try:

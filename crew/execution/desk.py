@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from crew.errors import CrewError, RunActive, RunError, RunExists, describe
 from crew.execution.advance import Happening
@@ -13,16 +14,21 @@ from crew.execution.loop import drive
 from crew.execution.outcome import result_of
 from crew.execution.run import Run
 from crew.execution.scrub import scrub_error
-from crew.providers import Pool
 from crew.runs import Finished, RunResult
 from crew.runs.events import Cancelled, LimitReached, RunFailed, RunStarted
+
+
+class Closable(Protocol):
+    """What holds connections."""
+
+    async def aclose(self) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Desk:
     """Knows each run's task. Without `stays_open`, connections close with the last run."""
 
-    pool: Pool
+    pool: Closable
     stays_open: bool = False
     _tasks: dict[str, asyncio.Task[object]] = field(default_factory=dict)
     _cancelled: set[str] = field(default_factory=set)

@@ -15,6 +15,7 @@ from crew.execution.scrub import Deltas, Scrubber, scrubbed
 from crew.execution.watch import Around, unwatched
 from crew.history import PRIOR, View
 from crew.runs import Event, Finished, RunState, RunStore
+from crew.runs.change import changed
 from crew.runs.events import Replied, RunStarted, TextDelta, ToolProgress
 
 
@@ -139,19 +140,20 @@ class Run:
         or unlucky must come to the same messages.
         """
         number = self.state.sequence + 1
-        self.state = replace(self.state, sequence=number)
-        event = replace(scrubbed(self.scrub, event), sequence=number, at=self.clock(), agent=event.agent or where.agent)
+        self.state = changed(self.state, sequence=number)
+        stamp = {"sequence": number, "at": self.clock(), "agent": event.agent or where.agent}
+        event = changed(scrubbed(self.scrub, event), **stamp)
         place = len(where.transcript)
 
         match event:
             case Replied(message=message):
-                return replace(event, message=replace(message, id=f"{event.run_id}:{place}", time=event.at))
+                return changed(event, message=replace(message, id=f"{event.run_id}:{place}", time=event.at))
             case RunStarted(messages=messages):
                 named = (
                     m if m.id else replace(m, id=f"{event.run_id}:{place + i}", time=m.time or event.at)
                     for i, m in enumerate(messages)
                 )
-                return replace(event, messages=tuple(named))
+                return changed(event, messages=tuple(named))
             case _:
                 return event
 

@@ -65,9 +65,21 @@ class Anchored:
 
 def predict(calibration: Calibration, fixed: int, entries: Sequence[Entry], known: int) -> int:
     """The tokens that a request of these messages will be billed with; those before the position `known` were."""
-    old = sum(entry.tokens for entry in entries if entry.position < known)
-    new = sum(entry.tokens for entry in entries) - old
+    old, new = parts(entries, known)
     return round(fixed + old * calibration.scale + new * calibration.ratio)
+
+
+def parts(entries: Sequence[Entry], known: int) -> tuple[int, int]:
+    """The tokens of messages that were billed before, and of those that were not."""
+    old = new = 0
+
+    for entry in entries:
+        if entry.position < known:
+            old += entry.tokens
+        else:
+            new += entry.tokens
+
+    return old, new
 
 
 def anchor(
@@ -84,8 +96,7 @@ def anchor(
     While the view held still, the difference from the agent's bill before is what its new messages cost. After a
     move, or in an agent's first request, an old error may be in it too, and less of it is theirs.
     """
-    old = sum(entry.tokens for entry in entries if entry.position < known)
-    new = sum(entry.tokens for entry in entries) - old
+    old, new = parts(entries, known)
 
     if not calibration.bills:
         return _first(calibration, fixed, entries, known, billed, old + new)
@@ -129,9 +140,10 @@ def _first(
     spread = (_MODEL * total) ** 2 + (_FIXED * fixed) ** 2 + (_MESSAGE * estimated) ** 2 + _WRAPPING**2
     off = (billed - total) / spread
     model = _MODEL**2 * total * off
+    ratio = min(max(1.0 + model + _MESSAGE**2 * estimated * off, 0.25), 4.0)
     inside = fixed * (1.0 + model + _FIXED**2 * fixed * off) + _WRAPPING**2 * off
-    factor = 1.0 + model + _MESSAGE**2 * estimated * off
-    ratio = min(max(factor, 0.25), 4.0)
+    inside = min(max(0.0, inside), billed)
+    factor = (billed - inside) / max(1, estimated)
     made = replace(calibration, ratio=ratio, scale=max(0.1, factor) if known else 1.0, bills=1)
     tokens = {} if known else {entry.position: round(entry.tokens * factor) for entry in entries}
-    return Anchored(calibration=made, fixed=max(0, round(inside)), tokens=tokens)
+    return Anchored(calibration=made, fixed=round(inside), tokens=tokens)

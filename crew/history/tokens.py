@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import assert_never
 
 from crew.doors import TokenCounter
@@ -60,7 +61,8 @@ def _pieces(text: str) -> float:
         # Words of other alphabets are cut into more pieces than English ones; accents in Latin ones cost a little.
         total += sum(0.3 + 0.3 * len(found) for found in _FOREIGN.findall(text))
 
-    return total
+    # Long runs of one kind (letters, blanks, dashes, controls) are cut as well, though none of the above sees it.
+    return max(total, len(text) / 8)
 
 
 class Prior:
@@ -77,13 +79,10 @@ PRIOR = Prior()
 @lru_cache(maxsize=8)
 def exact_counter(provider: str, model: str) -> TokenCounter | None:
     """The tokenizer of this model, where one is installed (the extra `tokens`); it carries its tables."""
-    if provider not in ("openai", "openai-responses"):
+    if provider not in ("openai", "openai-responses") or find_spec("rs_bpe") is None:
         return None
 
-    try:
-        from rs_bpe.bpe import openai
-    except ImportError:
-        return None
+    from rs_bpe.bpe import openai
 
     older = model.startswith(("gpt-3.5", "gpt-4-", "text-")) or model == "gpt-4"
     found: TokenCounter = openai.cl100k_base() if older else openai.o200k_base()

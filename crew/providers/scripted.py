@@ -92,11 +92,11 @@ class ScriptedProvider:
         calls = tuple(
             c if c.id else replace(c, id=f"call_{request.turn}_{number}") for number, c in enumerate(reply.calls)
         )
-        usage = reply.usage if reply.usage != Usage(requests=1) else _usage(request, reply)
+        usage = reply.usage if reply.usage != Usage(requests=1) else billed(request, reply)
         return replace(reply, calls=calls, usage=usage, model=reply.model or self.model)
 
 
-def _usage(request: ModelRequest, reply: ModelReply) -> Usage:
+def billed(request: ModelRequest, reply: ModelReply) -> Usage:
     """What a model of about this size would have billed, so that budgets can be tried offline."""
     words = estimate(request.instructions) + sum(estimate(spec.description) + 20 for spec in request.tools)
     read = words + sum(estimate_message(message) for message in request.messages)

@@ -110,7 +110,8 @@ class Lookout:
         self._crew, self._bound, self._clock, self._telemetry = crew, bound, clock, telemetry
         self._figures = Figures()
         self._secrets = Secrets(secrets, below=HELD)
-        keep_from((agent.model for agent in crew.members.values()), environment.keys())
+        models = [model for agent in crew.members.values() for model in (agent.model, agent.backup)]
+        keep_from(models, environment.keys())
         logs.hush()
 
     @property

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from crew.messages import Usage
+from crew.messages import Message, Usage
 
 Deps = TypeVar("Deps")
 
@@ -15,7 +15,7 @@ Deps = TypeVar("Deps")
 class Context(Generic[Deps]):
     """Handed to a tool that has a parameter annotated with it; the model never sees that parameter.
 
-    `emit` shows progress to whoever watches the run.
+    `emit` shows progress to whoever watches the run. `transcript` is the conversation so far.
     """
 
     deps: Deps
@@ -24,3 +24,4 @@ class Context(Generic[Deps]):
     call_id: str
     usage: Usage
     emit: Callable[[Any], None]
+    transcript: Sequence[Message] = ()

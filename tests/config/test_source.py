@@ -9,6 +9,7 @@ import pytest
 from crew import CrewExecutor
 from crew.config import load
 from crew.errors import ConfigError
+from crew.telemetry import reset
 
 
 def written(folder: Path, text: str) -> Path:
@@ -141,6 +142,23 @@ async def test_a_whole_crew_from_a_file_runs(tmp_path: Path) -> None:
     assert result.metrics.limit == 10
     assert executor._limits.rounds == 5
     assert executor.plan.agents["editor"].settings.max_output_tokens == 5
+
+
+async def test_the_telemetry_block_turns_watching_on(tmp_path: Path) -> None:
+    """One block is enough; what it says is checked like everything else."""
+    block = "telemetry: {otlp_endpoint: 'http://127.0.0.1:9', metrics: 'off', capture_content: true}\n"
+
+    try:
+        executor = CrewExecutor.from_config(written(tmp_path, block + CREW), crew="support")
+        assert executor._telemetry is not None
+        assert executor._telemetry.capture_content
+        assert executor._telemetry.tracer() is not None
+        await executor._telemetry.shutdown(0.1)
+    finally:
+        reset()
+
+    with pytest.raises(ConfigError, match="otlp_endpoint must be an address"):
+        CrewExecutor.from_config(written(tmp_path, "telemetry: {otlp_endpoint: nowhere}\n" + CREW), crew="support")
 
 
 def test_arguments_win_over_the_file(tmp_path: Path) -> None:

@@ -110,12 +110,13 @@ class Ledger:
     def __init__(self) -> None:
         self.ran: Counter[tuple[str, str]] = Counter()
         self.allowed: Counter[tuple[str, str]] = Counter()
+        self.tools = self._tools()
 
     @property
     def too_often(self) -> list[tuple[str, str]]:
         return [call for call, times in self.ran.items() if times > 1 + self.allowed[call]]
 
-    def tools(self) -> list[Any]:
+    def _tools(self) -> list[Any]:
         async def look(context: Context[None]) -> str:
             """Look."""
             self.ran[context.run_id, context.call_id] += 1
@@ -150,7 +151,7 @@ def build(sketch: Sketch, watch: Watch, ledger: Ledger) -> Crew:
         made[name] = Agent(
             name,
             model=watch.model(_behaviour(name, given["script"]), before=_hanging(given["script"])),
-            tools=[*ledger.tools(), *(made[other].as_tool() for other in given["asks"] if other)],
+            tools=[*ledger.tools, *(made[other].as_tool() for other in given["asks"] if other)],
             handoffs=[handoff(node, history=filter) for node, filter in ways.items()],
             routes=[Route(signal, to=to) for signal, to in given["routes"]],
             then=given["then"],
@@ -234,10 +235,11 @@ async def carry(sketch: Sketch, watch: Watch, store: Interrupting, ledger: Ledge
     clock = asyncio.get_running_loop().time
     limits = Limits(rounds=ROUNDS, handoffs=8, seconds=500)
 
+    built = build(sketch, watch, ledger)
+
     def executor() -> CrewExecutor:
-        crew = build(sketch, watch, ledger)
         return CrewExecutor(
-            crew, max_messages_per_request=sketch.limit, store=store, limits=limits, clock=lambda: clock() + 1
+            built, max_messages_per_request=sketch.limit, store=store, limits=limits, clock=lambda: clock() + 1
         )
 
     crew, answers, failures = executor(), list(sketch.answers), 0
@@ -263,7 +265,7 @@ async def carry(sketch: Sketch, watch: Watch, store: Interrupting, ledger: Ledge
             break
 
     await crew.cancel("r")
-    return store.states[-1]
+    return store.newest
 
 
 async def _outcome(task: asyncio.Task[RunResult]) -> RunResult | None:

@@ -91,12 +91,16 @@ class JsonStore:
     def states(self) -> list[RunState]:
         return [decode_state(data) for data in self.snapshots]
 
+    @property
+    def newest(self) -> RunState:
+        return decode_state(self.snapshots[-1])
+
     async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
         assert version == len(self.snapshots), "steps are committed one after the other"
         data = encode_state(state)
         back = decode_state(data)
 
-        if back != state or encode_state(back) != data:
+        if back != state:
             self.complaints.append(f"version {version}: the state does not survive its JSON")
 
         if decode_events(encode_events(events)) != list(events):
@@ -108,7 +112,7 @@ class JsonStore:
         self.events.extend(events)
 
     async def load(self, run_id: str) -> Stored:
-        return Stored(version=len(self.snapshots), state=decode_state(self.snapshots[-1]))
+        return Stored(version=len(self.snapshots), state=self.newest)
 
 
 def broken_laws(state: RunState, before: RunState | None, limit: int | None) -> list[str]:

@@ -131,7 +131,7 @@ def test_one_json_state_holds_the_whole_tree(watch: Watch, store: JsonStore) -> 
     executor = CrewExecutor(everything(watch, ran), store=store)
     paused = virtually(executor.execute("Goal.", run_id="r"))
     assert [pause.run_id for pause in paused.pauses] == ["r/payer", "r/solo"]
-    state = store.states[-1]
+    state = store.newest
     assert state == paused.state
     assert set(state.children) == {"payer", "asker", "solo"}
 

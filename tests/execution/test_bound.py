@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crew import CrewExecutor, Limits, ScriptedProvider, call
+from crew import CrewExecutor, InputValidator, Limits, ScriptedProvider, call
 from crew.doors import ModelReply, ModelRequest
 from crew.errors import ContextOverflow, DefinitionError
 from crew.exchanges import PROFILES, validate
@@ -53,6 +53,8 @@ async def test_a_run_keeps_the_laws_whatever_came_in(
     assert size_of(result.history) <= limit
     check_transcript(before, result, rounds)
     check_front(provider, events)
+    # What comes out may come in again: our own validator takes it as it is, pairs and all.
+    assert InputValidator(tool_pairs="refuse").check("next", history=result.history) == result.history
 
 
 def check_transcript(before: list[Message], result: Any, rounds: list[int]) -> None:
@@ -224,9 +226,11 @@ async def test_reused_and_odd_call_ids_are_renamed_at_birth() -> None:
         return ModelReply(calls=(*calls, ToolCall(id="n", name="no such näme", arguments="{}")))
 
     provider = Recording(odd, odd, odd, "done")
-    result = await executor_for(provider, look, max_messages_per_request=30).execute("the goal")
+    executor = executor_for(provider, look, max_messages_per_request=30)
+    events, result = await events_of(executor, lambda e: e.execute_stream("the goal"))
     assert result.output == "done"
     check_requests(provider, 30, "the goal")
+    assert not any(isinstance(e, HistoryRepaired) for e in events)
 
 
 @pytest.mark.parametrize("taken", ["call_3_0", "call_1_0"])
@@ -234,8 +238,9 @@ async def test_a_new_call_id_is_not_one_that_is_taken(taken: str) -> None:
     """The name that is made up for a second `same` avoids those in the history."""
     first = ModelReply(calls=(ToolCall(id="same", name="look"), ToolCall(id=taken, name="look")))
     provider = Recording(first, ModelReply(calls=(ToolCall(id="same", name="look"),)), "done")
-    await executor_for(provider, look).execute("the goal")
+    events, _ = await events_of(executor_for(provider, look), lambda e: e.execute_stream("the goal"))
     check_requests(provider, 50, "the goal")
+    assert not any(isinstance(e, HistoryRepaired) for e in events)
 
 
 def test_a_crew_of_one_needs_no_crew() -> None:

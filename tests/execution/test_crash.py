@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crew import call, tool
-from crew.errors import RunError
+from crew.errors import RunConflict, RunError
+from crew.exchanges import validate
+from crew.execution.outcome import result_of
 from crew.runs import RunResult
 from tests.doubles import Crash, JsonStore, Recording, executor_for, look
 
@@ -176,6 +179,31 @@ async def test_a_store_that_fails_fails_the_run_and_loses_nothing() -> None:
     assert caught.value.result.stop_reason == "failed"
     assert isinstance(caught.value.__cause__.__cause__, OSError)
     assert (await executor.resume("r")).output == "the answer"
+
+
+async def test_two_that_carry_the_same_run_on_do_not_both_get_through() -> None:
+    """Two processes resume one run: the second one's step is not stored, and it is told so."""
+    lines = script(1, 1)
+    _, store = await crashed(lines, 2, Ledger())
+    executors = [executor_for(Recording(*lines), *Ledger().tools, store=store) for _ in range(2)]
+    outcomes = await asyncio.gather(*(executor.resume("r") for executor in executors), return_exceptions=True)
+    assert [o.output for o in outcomes if isinstance(o, RunResult)] == ["the answer"]
+    lost = next(o for o in outcomes if isinstance(o, RunError))
+    assert isinstance(lost.__cause__, RunConflict)
+
+
+@pytest.mark.parametrize("after", [2, 3, 4])
+async def test_a_failed_run_s_result_goes_on_as_a_conversation(after: int) -> None:
+    """Whatever a run was at when it stopped, its history is ready for the next one."""
+    lines = script(1, 1)
+    _, store = await crashed(lines, after, Ledger())
+    provider = Recording(*lines)
+    stopped = result_of(executor_for(provider, *Ledger().tools).plan, (await store.load("r")).state)
+    ahead = Recording(lambda request: "went on")
+    result = await executor_for(ahead, *Ledger().tools).execute("and now?", history=stopped)
+    assert result.output == "went on"
+    assert all(validate(shown) == [] for shown in ahead.shown)
+    assert list(result.transcript[: len(stopped.transcript)]) == list(stopped.transcript)
 
 
 @pytest.mark.soak

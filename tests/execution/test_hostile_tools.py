@@ -335,6 +335,24 @@ async def test_a_thread_that_is_left_behind_is_reported() -> None:
     assert not any(isinstance(e, ToolProgress) for e in events)
 
 
+async def test_a_sync_tool_leaves_no_thread_behind() -> None:
+    """Law 9: the thread of a call ends with the call."""
+    names: list[str] = []
+
+    def here() -> str:
+        """Say where it runs."""
+        names.append(threading.current_thread().name)
+        return "here"
+
+    await results(call("here"), call("here"), tools=[here])
+    assert names == ["crew-here", "crew-here"]
+
+    for thread in threading.enumerate():
+        if thread.name == "crew-here":
+            thread.join(5)
+            assert not thread.is_alive()
+
+
 async def test_a_tool_is_handed_its_context() -> None:
     """Dependencies, run, agent, call and usage; and what it emits is seen by whoever watches, in order."""
     seen: list[Context[dict[str, int]]] = []

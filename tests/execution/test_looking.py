@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from crew import Agent, CrewExecutor, Limits, Parallel, ScriptedProvider, call, handoff, tool
 from crew.agents import Crew
-from crew.doors import Budget, Group, ModelReply, ModelRequest, OnDelta, Pruned
+from crew.doors import Budget, Group, ModelReply, ModelRequest, ModelSettings, OnDelta, Pruned
 from crew.errors import ContextOverflow, DefinitionError
 from crew.exchanges import PROFILES, validate
 from crew.history import MaskToolResults, Rolling, Truncate, Unbounded, estimate_message
@@ -184,7 +184,6 @@ async def test_the_window_of_a_registered_model_is_known_and_told() -> None:
 
 async def test_the_reply_has_room_in_the_window() -> None:
     """What the settings ask for as output is kept free."""
-    from crew.doors import ModelSettings
 
     model = Keeping(reader(30, words=60), name="openai", model="gpt-4")
     settings = ModelSettings(max_output_tokens=4_000)

@@ -23,9 +23,9 @@ from crew.doors import (
     WholeHistory,
     WholeHistoryMultipleSystemMessages,
 )
-from crew.errors import CompressionFailed
+from crew.errors import CompressionFailed, ContextOverflow
 from crew.exchanges import validate
-from crew.history import Checkpoint, HeadTail, Rolling, Summarize, chain
+from crew.history import Checkpoint, HeadTail, MaskToolResults, Rolling, Summarize, Truncate, chain, staged
 from crew.messages import Message, SummaryMessage, SystemMessage, weight
 from crew.runs import RunResult, RunState
 from crew.store import MemoryStore, decode_state, encode_state
@@ -85,9 +85,20 @@ def lone_policies(draw: st.DrawFn) -> Policy:
             return Hostile(seed=seed, limit=limit, eager=eager, summarizes=summarizes)
 
 
-policies = lone_policies() | st.lists(lone_policies(), min_size=1, max_size=3).map(lambda p: chain(*p))
+views = st.builds(MaskToolResults, keep_recent=st.integers(0, 6)) | st.just(Truncate())
+policies = lone_policies() | st.builds(
+    lambda first, rest: chain(*rest[:1], first, *rest[1:]),
+    lone_policies(),
+    st.lists(lone_policies() | views, max_size=3),
+)
 strategies = st.none() | st.sampled_from(
     [WholeHistory(), LastNMessages(5), Chunked(6), FromTimestamp(0.0), WholeHistoryMultipleSystemMessages()]
+)
+parameters = st.builds(
+    RequestParameters,
+    compression_strategy=strategies,
+    max_history_size=st.none() | st.integers(4, 30),
+    max_tokens=st.none() | st.sampled_from([600, 3000]),
 )
 conversations = st.lists(st.lists(st.integers(1, 6), max_size=8), min_size=1, max_size=5)
 """For each execute the numbers of calls in its replies; then comes a plain reply."""
@@ -152,10 +163,17 @@ def size(messages: Sequence[Message]) -> int:
     return sum(weight(message) for message in messages)
 
 
-def check(made: Stage, limit: int, goal: str) -> None:
+def check(made: Stage, limit: int, goal: str, told: RequestParameters | None = None) -> None:
+    told = told or RequestParameters()
+
     for request in made.requests:
         most = limit + (request.purpose == "summary")
+        # A marker of truncation stands in a view for what it hides, and counts.
         assert size(request.messages) <= most
+
+        if told.max_history_size is not None and request.purpose == "reply":
+            assert size(request.messages) <= told.max_history_size
+
         assert not validate(request.messages)
 
         if request.purpose == "reply":
@@ -166,6 +184,12 @@ def check(made: Stage, limit: int, goal: str) -> None:
         positions = [entry.position for entry in state.history.entries]
         assert positions == sorted(set(positions))
         assert decode_state(encode_state(state)) == state
+
+
+def overflows(error: ContextOverflow, told: RequestParameters) -> None:
+    """Only where what must be shown is larger than what may be."""
+    assert sum(size for _, size in error.items) > error.limit
+    assert error.limit in (told.max_history_size, told.max_tokens)
 
 
 def nothing_is_lost(result: RunResult) -> None:
@@ -180,13 +204,13 @@ def nothing_is_lost(result: RunResult) -> None:
             assert not {m.id for m in result.history} & set(message.covers)
 
 
-@given(policy=policies, talk=conversations, outcomes=summaries, strategy=strategies, systems=st.integers(0, 1))
+@given(policy=policies, talk=conversations, outcomes=summaries, told=parameters, systems=st.integers(0, 1))
 def test_every_policy_keeps_the_laws(
-    policy: Policy, talk: list[list[int]], outcomes: list[str], strategy: Any, systems: int
+    policy: Policy, talk: list[list[int]], outcomes: list[str], told: RequestParameters, systems: int
 ) -> None:
     """Bounded after every append, valid in every request, the goal in view, nothing lost: for any policy."""
-    limit: int = policy.limit  # type: ignore[attr-defined]
-    made = stage(policy, outcomes, RequestParameters(compression_strategy=strategy))
+    limit: int = staged(policy)[0].limit  # type: ignore[attr-defined]
+    made = stage(policy, outcomes, told)
     given: Any = [SystemMessage("Be brief.")] * systems
 
     for number, moves in enumerate(talk):
@@ -198,12 +222,16 @@ def test_every_policy_keeps_the_laws(
         try:
             given = asyncio.run(made.executor.execute(goal, history=given))
         except CompressionFailed as error:
-            assert strategy is not None
-            check(made, limit, goal)
+            assert told.compression_strategy is not None
+            check(made, limit, goal, told)
             nothing_is_lost(error.result)
             return
+        except ContextOverflow as error:
+            overflows(error, told)
+            check(made, limit, goal, told)
+            return
 
-        check(made, limit, goal)
+        check(made, limit, goal, told)
         nothing_is_lost(given)
 
 

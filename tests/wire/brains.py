@@ -141,7 +141,7 @@ def tool_loop(
 
     def brain(body: Json, protocol: Protocol, _: int) -> Reply:
         found = newest(body, protocol)
-        done = max((int(arguments.get(argument, 0)) for _, arguments in found.calls), default=0)
+        done = max((_number(arguments.get(argument)) for _, arguments in found.calls), default=0)
         thought = f"{thinking} ({done + 1})" if thinking else None
         if done >= steps:
             return Reply(text=text, thinking=thought)
@@ -149,6 +149,11 @@ def tool_loop(
         return Reply(calls=[(tool, {argument: number}) for number in numbers], thinking=thought)
 
     return brain
+
+
+def _number(value: Any) -> int:
+    """A step's number; what is none (a fault made it so) begins again."""
+    return value if isinstance(value, int) else 0
 
 
 def by_agent(brains: Mapping[str, Brain], default: Brain = echo) -> Brain:

@@ -21,6 +21,7 @@ from crew.execution.advance.trouble import on_fallback, on_too_long
 from crew.execution.gauges import remembered
 from crew.execution.plan import Plan
 from crew.runs import CallTools, Event, Finished, RunBranches, RunState, is_blocked, pauses
+from crew.runs.change import changed
 from crew.runs.events import (
     AgentStarted,
     BranchTimedOut,
@@ -66,10 +67,10 @@ def advance(plan: Plan, state: RunState, event: Happening) -> tuple[RunState, tu
     """The next state and the events that follow from this one, numbered after it."""
     idle = isinstance(event, Resumed)
     elapsed = 0.0 if idle or not state.seen_at else max(0.0, event.at - state.seen_at)
-    state = replace(state, seen_at=event.at, active_seconds=state.active_seconds + elapsed)
+    state = changed(state, seen_at=event.at, active_seconds=state.active_seconds + elapsed)
 
     if isinstance(event, RunStarted | Resumed) and event.trace:
-        state = replace(state, trace=event.trace)
+        state = changed(state, trace=event.trace)
 
     draft = _step(plan, state, event)
 
@@ -79,8 +80,8 @@ def advance(plan: Plan, state: RunState, event: Happening) -> tuple[RunState, tu
     elif is_blocked(draft.state) and (idle or not is_blocked(state)):
         draft.say(Paused, pauses=pauses(draft.state))
 
-    told = tuple(replace(e, sequence=event.sequence + 1 + i) for i, e in enumerate(draft.out))
-    return replace(draft.state, sequence=event.sequence + len(told)), told
+    told = tuple(changed(e, sequence=event.sequence + 1 + i) for i, e in enumerate(draft.out))
+    return changed(draft.state, sequence=event.sequence + len(told)), told
 
 
 def at(state: RunState, run_id: str) -> RunState | None:

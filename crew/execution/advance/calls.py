@@ -163,21 +163,27 @@ def close_if_answered(draft: Draft) -> None:
     if not isinstance(now, CallTools) or any(open.result is None for open in now.calls):
         return
 
-    results = [open.result for open in now.calls if open.result is not None]
-
-    if now.declined:
-        names = ", ".join(now.declined)
-        note = f"\n[{len(now.declined)} more calls were not run, at most {len(results)} fit in one turn: {names}.]"
-        results[-1] = replace(results[-1], text=results[-1].text + note)
-
-    tokens = sum(PER_MESSAGE + (open.tokens or estimate(open.result.text)) for open in now.calls if open.result)
-    draft.append(ToolMessage(tuple(results)), tokens)
+    draft.append(*gathered(now))
 
     if now.handoff:
         call = next(open.call for open in now.calls if open.call.id == now.handoff)
         _hand_over(draft, call)
     else:
         ask(draft)
+
+
+def gathered(now: CallTools) -> tuple[ToolMessage, int]:
+    """The results of all calls as one message, the last of which names those that were declined, and its tokens."""
+    results = [open.result for open in now.calls if open.result is not None]
+
+    if now.declined:
+        names = ", ".join(now.declined)
+        note = f"\n[{len(now.declined)} more calls were not run, at most {len(results)} fit in one turn: {names}.]"
+        text = results[-1].text.removesuffix(note)  # a recorded result may have it already
+        results[-1] = replace(results[-1], text=text + note)
+
+    tokens = sum(PER_MESSAGE + (open.tokens or estimate(open.result.text)) for open in now.calls if open.result)
+    return ToolMessage(tuple(results)), tokens
 
 
 def _hand_over(draft: Draft, call: ToolCall) -> None:

@@ -12,6 +12,7 @@ from crew.history import History, estimate_message
 from crew.history.summaries import says_something
 from crew.messages import AssistantMessage, Message, SummaryMessage, Usage, UserMessage
 from crew.runs import Event, Finished, RunState
+from crew.runs.change import changed
 from crew.runs.events import HistoryPruned, LimitReached, Stamp
 from crew.runs.state import StopReason
 
@@ -28,11 +29,11 @@ class Draft:
 
     def set(self, **changes: Any) -> None:
         """Change the state."""
-        self.state = replace(self.state, **changes)
+        self.state = changed(self.state, **changes)
 
     def count(self, **changes: Any) -> None:
         """Change the tally."""
-        self.set(tally=replace(self.state.tally, **changes))
+        self.set(tally=changed(self.state.tally, **changes))
 
     def say(self, kind: type[Told], **facts: Any) -> None:
         """Tell of something, in this run's name."""

@@ -1,0 +1,111 @@
+"""Recorded transcripts: ours, as values or JSON, or OpenAI- or Anthropic-format messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from crew.errors import InvalidInput, Violation
+from crew.messages import AssistantMessage, Message, SummaryMessage
+from crew.runs import Branch, RunResult
+from crew.validation import read_history
+
+_MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
+_BRANCHES: TypeAdapter[list[Branch]] = TypeAdapter(list[Branch])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What happened in a conversation, and in the branches and called agents that it started."""
+
+    messages: tuple[Message, ...]
+    branches: tuple[Branch, ...] = ()
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Everybody who replied, in order of appearance."""
+        inner = [name for branch in self.branches for name in _of(branch).agents]
+        mine = [m.agent or "agent" for m in self.messages if isinstance(m, AssistantMessage)]
+        return tuple(dict.fromkeys([*mine, *inner])) or ("agent",)
+
+
+def read_recording(source: RunResult | Recording | Sequence[Any] | Mapping[str, Any] | Path | str | bytes) -> Recording:
+    """A recording out of a result, a transcript, a list of messages or dicts, JSON, or the path of a JSON file."""
+    match source:
+        case Recording():
+            return source
+        case RunResult():
+            return _made(source.transcript, source.branches)
+        case Path():
+            return read_recording(source.read_bytes())
+        case str() if source.lstrip()[:1] not in ("[", "{"):
+            return read_recording(Path(source))
+        case str() | bytes():
+            return _decoded(source)
+        case Mapping():
+            return _mapping(source)
+        case _:
+            return _made(_messages(source), ())
+
+
+def _of(branch: Branch) -> Recording:
+    return Recording(messages=branch.transcript, branches=branch.branches)
+
+
+def _decoded(source: str | bytes) -> Recording:
+    try:
+        found = from_json(source)
+    except ValueError as error:
+        raise _refused(f"The transcript is not JSON: {error}.") from error
+
+    return _mapping(found) if isinstance(found, dict) else _made(_messages(found), ())
+
+
+def _mapping(found: Mapping[str, Any]) -> Recording:
+    inner = found.get("state", found)
+    messages = inner.get("transcript", inner.get("messages"))
+
+    if messages is None:
+        raise _refused("The transcript must be a list of messages, or hold one under 'transcript' or 'messages'.")
+
+    read = [*_messages(messages)]
+
+    # Anthropic's format keeps the instructions beside the messages; they belong to the agent, not to the history.
+    try:
+        return _made(read, _BRANCHES.validate_python(inner.get("branches", [])))
+    except ValidationError as error:
+        raise _refused(f"The branches of the transcript can't be read: {error}.") from error
+
+
+def _messages(found: Any) -> Sequence[Message]:
+    if isinstance(found, str | bytes) or not isinstance(found, Sequence):
+        raise _refused(f"The transcript must be a list of messages, not {type(found).__name__}.")
+
+    if any(isinstance(item, Mapping) and {"results", "calls", "origin", "covers"} & item.keys() for item in found):
+        try:
+            return _MESSAGES.validate_python(list(found))
+        except ValidationError as error:
+            raise _refused(f"The transcript can't be read: {error}.") from error
+
+    messages, violations = read_history(found)
+
+    if violations:
+        raise InvalidInput(violations)
+
+    return messages
+
+
+def _made(messages: Sequence[Message], branches: Sequence[Branch]) -> Recording:
+    """Summaries were another policy's doing and are left out; what has no id gets one."""
+    plain = [message for message in messages if not isinstance(message, SummaryMessage)]
+    named = (m if m.id else replace(m, id=f"recorded.{n}", time=m.time or float(n)) for n, m in enumerate(plain))
+    return Recording(messages=tuple(named), branches=tuple(branches))
+
+
+def _refused(text: str) -> InvalidInput:
+    return InvalidInput([Violation(rule="transcript", text=text)])

@@ -1,0 +1,269 @@
+"""A recording driven through history and views once more, by the same transitions as a live run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from crew.doors import ModelReply, ModelRequest
+from crew.execution import Plan, Run
+from crew.execution.advance.asking import ask
+from crew.execution.advance.calls import answer, gathered, open_calls
+from crew.execution.advance.draft import Draft
+from crew.execution.advance.learning import learn
+from crew.execution.advance.summarised import on_summary
+from crew.execution.ask import request_for
+from crew.execution.compact import question_for
+from crew.execution.gauges import Meter
+from crew.history import PRIOR, count_message, estimate
+from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, ToolResult, Usage, UserMessage
+from crew.providers import ScriptedProvider
+from crew.providers.scripted import billed
+from crew.runs import Branch, CallTools, Compact, Limits, RequestParameters, RunState
+from crew.runs.events import Replied, RunStarted, Stamp, Summarised
+from crew.simulator.recording import Recording
+from crew.store import MemoryStore
+
+MISSING = "[No result was recorded.]"
+ENDLESS = Limits(rounds=None, handoffs=None, tool_calls_per_turn=1_000)
+
+Sent = Callable[[ModelRequest, ModelReply, str], None]
+"""Told of each request, the reply to it, and the goal that it is to serve."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Replay:
+    """One conversation under one plan. `summarize` stands in for the model that would write summaries."""
+
+    plan: Plan
+    sent: Sent
+    summarize: Callable[[Sequence[Message]], str]
+    parameters: RequestParameters = field(default_factory=RequestParameters)
+    _events: int = 0
+    _used: set[str] = field(default_factory=set)
+
+    def run(self, recording: Recording) -> None:
+        """From the first message to the last."""
+        state = RunState(
+            run_id="simulation",
+            conversation_id="simulation",
+            crew=self.plan.crew.name,
+            agent=recording.agents[0],
+            limits=ENDLESS,
+            parameters=self.parameters,
+            gauges=Meter(plan=self.plan).gauges,
+        )
+        self._through(state, recording)
+
+    # ------------------------------------------------------------------------------------------ the steps
+
+    def _through(self, state: RunState, recording: Recording) -> None:
+        messages, index = recording.messages, 0
+        incoming: list[Message] = []
+
+        while index < len(messages):
+            message = messages[index]
+
+            if isinstance(message, AssistantMessage):
+                if incoming:
+                    state = self._begin(
+                        state, [*incoming, UserMessage(MISSING, origin="marker", id="opening")], message
+                    )
+                    incoming = []
+
+                state, index = self._reply(state, recording, index)
+            elif isinstance(message, UserMessage):
+                state = self._begin(state, [*incoming, message], _next_reply(messages, index))
+                incoming, index = [], index + 1
+            else:
+                incoming.extend([message] if isinstance(message, SystemMessage) else [])
+                index += 1
+
+    def _begin(self, state: RunState, messages: list[Message], then: AssistantMessage | None) -> RunState:
+        """A user's input: a run of its own, on the history as it stands."""
+        draft = self._draft(state, RunStarted(messages=(), tokens=()))
+        draft.set(agent=_agent(then) if then else state.agent)
+        draft.begin(tuple(messages), tuple(count_message(message, PRIOR, keep=True) for message in messages))
+
+        if then is not None:
+            ask(draft)
+
+        return draft.state
+
+    def _reply(self, state: RunState, recording: Recording, index: int) -> tuple[RunState, int]:
+        """A recorded reply: what its request would have been, and what follows from it."""
+        message = recording.messages[index]
+        assert isinstance(message, AssistantMessage)
+        state = self._compacted(state)
+        request = request_for(self._run(state), state, ScriptedProvider(""))
+        reply = ModelReply(text=message.text, calls=message.calls)
+        self.sent(request, reply, state.history.goal)
+        event = Replied(message=message, usage=billed(request, reply), tokens=count_message(message, PRIOR, keep=True))
+        draft = self._draft(state, event)
+        tokens = learn(draft, event)
+        after = recording.messages[index + 1 :]
+
+        if message.calls:
+            used = self._called(draft, message, tokens, recording, after)
+        else:
+            used = self._said(draft, message, tokens, recording, after)
+
+        return draft.state, index + 1 + used
+
+    def _said(
+        self, draft: Draft, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
+    ) -> int:
+        """Plain words: the end of a run, or the framework says what comes next."""
+        following = [*_framework(after)]
+
+        if not following:
+            draft.conclude(message, tokens)
+            return 0
+
+        draft.append(message, tokens)
+        self._go_on(draft, following, recording, after[len(following) :])
+        return len(following)
+
+    def _called(
+        self, draft: Draft, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
+    ) -> int:
+        """Calls: answered with what was recorded."""
+        given = after[0].results if after and isinstance(after[0], ToolMessage) else ()
+        used = 1 if given else 0
+        following = [*_framework(after[used:])]
+        rest = after[used + len(following) :]
+        results = {result.call_id: result for result in given}
+        open_calls(draft, message, tokens)
+        now = draft.state.next
+        assert isinstance(now, CallTools)
+
+        for open, call in zip(now.calls, message.calls, strict=False):
+            for branch in _branches(recording, [call.id], self._used):
+                self._through(
+                    replace(self._child(draft.state, branch), history=type(draft.state.history)()), _of(branch)
+                )
+
+            result = results.get(call.id) or ToolResult(call_id=call.id, text=MISSING, outcome="error")
+            answer(draft, replace(result, call_id=open.call.id), estimate(result.text))
+
+        now = draft.state.next
+        assert isinstance(now, CallTools)
+        answers, counted = gathered(now)
+        recorded = after[0] if used else answers
+        draft.append(replace(answers, id=recorded.id, time=recorded.time), counted)
+        self._go_on(draft, following, recording, rest)
+        return used + len(following)
+
+    def _go_on(
+        self, draft: Draft, following: Sequence[UserMessage], recording: Recording, rest: Sequence[Message]
+    ) -> None:
+        for said in following:
+            if said.origin == "join":
+                keys = [line[3:] for line in said.text.splitlines() if line.startswith("## ")]
+
+                for branch in _branches(recording, keys, self._used):
+                    self._branch(draft.state, branch)
+
+            draft.append(said)
+
+        if (then := _next_reply(rest, -1)) is not None:
+            draft.set(agent=_agent(then))
+            ask(draft)
+
+    # ------------------------------------------------------------------------------------------ branches
+
+    def _branch(self, parent: RunState, branch: Branch) -> None:
+        """A branch works on the history as it stood when it began."""
+        recording = _of(branch)
+        first = recording.messages[0] if recording.messages else None
+        state = self._child(parent, branch)
+
+        if isinstance(first, UserMessage) and first.origin == "branch":
+            draft = self._draft(state, Stamp())
+            draft.append(first)
+            ask(draft)
+            state, recording = draft.state, replace(recording, messages=recording.messages[1:])
+
+        self._through(state, recording)
+
+    def _child(self, parent: RunState, branch: Branch) -> RunState:
+        return replace(
+            parent,
+            run_id=branch.run_id,
+            agent=branch.agent,
+            views={},
+            forked_at=len(parent.transcript),
+            backlog=type(parent.backlog)(),
+        )
+
+    # ------------------------------------------------------------------------------------------ summaries
+
+    def _compacted(self, state: RunState) -> RunState:
+        """Summaries that come before this request, written by the stand-in."""
+        while isinstance(state.next, Compact):
+            question = question_for(self._run(state), state, state.next)
+            text = self.summarize(question.span)
+            reply, usage = ModelReply(text=text), Usage()
+
+            if question.request is not None:
+                usage = billed(question.request, reply)
+                self.sent(question.request, reply, "")
+
+            draft = self._draft(state, Summarised(covers=question.covers, text=text, usage=usage))
+            on_summary(draft, draft.event)  # type: ignore[arg-type]
+            state = draft.state
+
+            if isinstance(state.next, Compact) and state.next.failed:
+                break
+
+        return state
+
+    # ------------------------------------------------------------------------------------------ the stage
+
+    def _draft(self, state: RunState, event: Stamp) -> Draft:
+        self._events += 1
+        return Draft(self.plan, state, replace(event, run_id=state.run_id, sequence=self._events))  # type: ignore[arg-type]
+
+    def _run(self, state: RunState) -> Run:
+        provider = ScriptedProvider("")
+        return Run(
+            plan=self.plan,
+            state=state,
+            store=MemoryStore(),
+            clock=lambda: 0.0,
+            publish=lambda event: None,
+            provider_for=lambda agent: provider,
+            resolve=lambda model: provider,
+        )
+
+
+def _of(branch: Branch) -> Recording:
+    return Recording(messages=branch.transcript, branches=branch.branches)
+
+
+def _agent(message: AssistantMessage) -> str:
+    return message.agent or "agent"
+
+
+def _framework(messages: Sequence[Message]) -> Iterator[UserMessage]:
+    """What the framework, or a person who answers a pause, said in the middle of a run."""
+    for message in messages:
+        if not isinstance(message, UserMessage) or message.origin in ("user", "marker"):
+            return
+
+        yield message
+
+
+def _next_reply(messages: Sequence[Message], index: int) -> AssistantMessage | None:
+    """The reply that comes right after this message, system messages aside."""
+    rest = (message for message in messages[index + 1 :] if not isinstance(message, SystemMessage))
+    found = next(rest, None)
+    return found if isinstance(found, AssistantMessage) else None
+
+
+def _branches(recording: Recording, keys: Sequence[str], used: set[str]) -> Iterator[Branch]:
+    """The recorded branches of these keys, each taken once."""
+    for branch in recording.branches:
+        if branch.run_id.rpartition("/")[2] in keys and branch.run_id not in used:
+            used.add(branch.run_id)
+            yield branch

@@ -1,0 +1,145 @@
+"""Within a tenth of the bill from the second call of a conversation on, whoever counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crew import Agent, CrewExecutor, ScriptedProvider, tool
+from crew.agents import Crew
+from crew.doors import ModelReply, ModelRequest
+from crew.history import estimate, exact_counter
+from crew.messages import AssistantMessage, ToolCall, ToolMessage, Usage
+from crew.runs.events import Replied
+from tests.history.test_estimates import CHINESE, CODE, EMOJI, ENGLISH, JAPANESE, JSON, KOREAN
+
+Count = Callable[[str], int]
+TEXTS = {
+    "english": ENGLISH * 3,
+    "code": CODE * 2,
+    "json": JSON,
+    "chinese": CHINESE * 4,
+    "japanese": JAPANESE * 4,
+    "korean": KOREAN * 4,
+    "emoji": EMOJI * 6,
+}
+
+
+def bill(count: Count, request: ModelRequest) -> int:
+    """What a service with this tokenizer would bill: its own wrapping included."""
+    total = 3 + count(request.instructions)
+
+    for spec in request.tools:
+        total += 7 + count(json.dumps([spec.name, spec.description, dict(spec.parameters)]))
+
+    for message in request.messages:
+        if isinstance(message, ToolMessage):
+            total += sum(5 + count(result.text) for result in message.results)
+        else:
+            total += 4 + count(message.text)
+
+        if isinstance(message, AssistantMessage):
+            total += sum(7 + count(call.name) + count(call.arguments) for call in message.calls)
+
+    return total
+
+
+def billed_by(count: Count, steps: int, **facts: Any) -> ScriptedProvider:
+    def line(request: ModelRequest) -> ModelReply:
+        text, calls = "Done.", ()
+
+        if request.turn < steps:
+            text = "I read the next part of it now."
+            calls = (ToolCall(id=f"c{request.turn}", name="read", arguments=json.dumps({"part": request.turn})),)
+
+        written = count(text) + sum(7 + count(call.arguments) for call in calls)
+        usage = Usage(requests=1, input_tokens=bill(count, request), output_tokens=written)
+        return ModelReply(text=text, calls=calls, usage=usage)
+
+    return ScriptedProvider(line, **facts)
+
+
+async def errors(count: Count, kind: str, **facts: Any) -> list[float]:
+    """By how much each request of a run was predicted wrongly."""
+
+    @tool
+    async def read(part: int, path: str = "/srv/report.txt") -> str:
+        """Read one part of a file.
+
+        Args:
+            part: Which one, from 0.
+            path: Where the file lies, from the root.
+        """
+        return (TEXTS[kind] * 4)[: (80, 300, 900, 1_600)[part % 4]]
+
+    agent = Agent("reader", instructions=TEXTS[kind][:400], model=billed_by(count, 45, **facts), tools=[read])
+
+    async with CrewExecutor(agent).execute_stream(TEXTS[kind][:200]) as stream:
+        replies = [event.message.manifest async for event in stream if isinstance(event, Replied)]
+
+    return [manifest.tokens / manifest.billed - 1 for manifest in replies if manifest is not None and manifest.billed]
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.2, 1.35])
+@pytest.mark.parametrize("kind", TEXTS)
+async def test_a_real_tokenizer_and_denser_ones_are_met_within_a_tenth(kind: str, factor: float) -> None:
+    """o200k itself, and services that count more for the same text, from the second call on and after prunings."""
+    pytest.importorskip("rs_bpe")
+    counter = exact_counter("openai", "gpt-5-mini")
+    assert counter is not None
+    found = await errors(lambda text: round(counter.count(text) * factor), kind)
+    assert max(map(abs, found[1:])) <= 0.10
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        ("english", lambda text: -(-len(text) // 4)),
+        ("code", lambda text: -(-len(text) // 4)),
+        ("json", lambda text: -(-len(text) // 3)),
+        ("chinese", lambda text: -(-len(text.encode()) // 4)),
+        ("japanese", lambda text: -(-len(text.encode()) // 4)),
+        ("english", lambda text: round(estimate(text) * 0.8)),
+        ("korean", lambda text: round(estimate(text) * 1.3)),
+    ],
+)
+async def test_other_ways_of_counting_are_met_within_a_tenth(kind: str, count: Count) -> None:
+    """By characters, by bytes, or by whatever is not too far from how texts are usually cut."""
+    found = await errors(count, kind)
+    assert max(map(abs, found[1:])) <= 0.10
+
+
+async def test_an_exact_tokenizer_is_right_from_the_first_call() -> None:
+    """Where one is installed for the model, only the service's wrapping is estimated."""
+    pytest.importorskip("rs_bpe")
+    counter = exact_counter("openai", "gpt-5-mini")
+    assert counter is not None
+    found = await errors(counter.count, "emoji", name="openai", model="gpt-5-mini")
+    assert max(map(abs, found)) <= 0.05
+
+
+async def test_two_models_that_count_differently_share_a_history() -> None:
+    """The bill of one does not spoil the counts of the other."""
+
+    @tool
+    async def read(part: int) -> str:
+        """Read one part of a file."""
+        return ENGLISH * 3
+
+    first = Agent("first", model=billed_by(estimate, 6, model="a"), tools=[read], then="second")
+    second = Agent(
+        "second", model=billed_by(lambda text: round(estimate(text) * 1.5), 6, model="b"), tools=[read], then="third"
+    )
+    third = Agent("third", model=billed_by(estimate, 3, model="a"), tools=[read])
+
+    async with CrewExecutor(Crew("c", agents=[first, second, third])).execute_stream("Read it.") as stream:
+        told = [event async for event in stream if isinstance(event, Replied)]
+
+    off = {
+        name: [m.tokens / m.billed - 1 for e in told if e.agent == name and (m := e.message.manifest) and m.billed]
+        for name in ("first", "second", "third")
+    }
+    assert max(map(abs, off["first"][1:] + off["second"][1:] + off["third"])) <= 0.10

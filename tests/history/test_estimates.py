@@ -1,0 +1,137 @@
+"""Estimates before anything was billed: near a real tokenizer, for the scripts and shapes that conversations hold."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from crew.history import PRIOR, count_message, estimate, estimate_message, exact_counter
+from crew.messages import (
+    AssistantMessage,
+    Image,
+    SummaryMessage,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    UserMessage,
+)
+
+ENGLISH = (
+    "The order left the warehouse this morning and should arrive tomorrow afternoon. If nobody is at home, the driver "
+    "leaves it with a neighbour and puts a card into the letter box. Please let us know whether you would like another "
+    "address, because after tonight it can't be changed any more. "
+)
+CODE = '''def total(orders: list[Order], *, discount: float = 0.0) -> Decimal:
+    """The sum of all orders that were paid."""
+    paid = [order for order in orders if order.status == "paid" and not order.cancelled_at]
+    for index, order in enumerate(paid):
+        if order.lines is None:
+            raise ValueError(f"order {index} has no lines")
+    return sum((line.price * line.count for order in paid for line in order.lines), Decimal(0)) * (1 - discount)
+'''
+JSON = json.dumps(
+    [
+        {"id": 48213 + n, "order_id": f"A-{n * 917}", "price": 17.5 + n, "tags": ["new", "sale"], "active": n % 2 == 0}
+        for n in range(8)
+    ]
+)
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "order_id": {"type": "string", "description": "The order's number."},
+            "limit": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+        },
+        "required": ["order_id"],
+        "additionalProperties": False,
+    }
+)
+CHINESE = (
+    "订单号为一七的包裹已经从仓库发出，预计明天下午到达。如果您有任何问题，请随时与我们的客服联系。我们会尽快回复您。"
+)
+JAPANESE = (
+    "ご注文の商品は倉庫から発送されました。明日の午後にお届けする予定です。サーバーのエラーをチェックしてください。"
+)
+KOREAN = "주문하신 상품이 창고에서 출고되었습니다. 내일 오후에 도착할 예정입니다. 궁금한 점이 있으시면 문의해 주세요."
+EMOJI = "Great 🎉 job, team 🔥! Shipped 🚀 and tested ✅, thanks 🙏 to all 😀. "
+GERMAN = "Die Bestellung wurde gestern über das Lager verschickt und müsste morgen nachmittag eintreffen. "
+
+SAMPLES = {
+    "english": ENGLISH,
+    "code": CODE,
+    "json": JSON,
+    "schema": SCHEMA,
+    "chinese": CHINESE,
+    "japanese": JAPANESE,
+    "korean": KOREAN,
+    "emoji": EMOJI,
+    "german": GERMAN,
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_an_estimate_is_near_a_real_tokenizer(name: str) -> None:
+    """Within a quarter, before anything was billed; four characters a token would be wrong by factors."""
+    pytest.importorskip("rs_bpe")
+    counter = exact_counter("openai", "gpt-5-mini")
+    assert counter is not None
+    real = counter.count(SAMPLES[name])
+    assert real * 0.75 <= estimate(SAMPLES[name]) <= real * 1.25
+
+
+def test_the_exact_tokenizer_is_for_openai_models_alone() -> None:
+    """Nobody else's tokenizer is public."""
+    assert exact_counter("anthropic", "claude-opus-4-5") is None
+    pytest.importorskip("rs_bpe")
+    modern, older = exact_counter("openai-responses", "gpt-5"), exact_counter("openai", "gpt-4")
+    assert modern is not None
+    assert older is not None
+    assert modern.count(KOREAN) < older.count(KOREAN)
+
+
+def test_a_long_text_is_judged_by_parts_of_it() -> None:
+    """A sample of a uniform text says as much as all of it."""
+    assert 0.9 < estimate(ENGLISH * 400) / (400 * estimate(ENGLISH)) < 1.1
+
+
+def test_keys_and_base64_are_not_words() -> None:
+    """They have about three characters a token."""
+    assert 0.3 < estimate("3f9a27c81b" * 40) / 400 < 0.5
+
+
+def test_nothing_has_no_tokens_and_anything_has_some() -> None:
+    """Also what no class of characters knows."""
+    assert estimate("") == 0
+    assert PRIOR.count("\x00") == 1
+    assert estimate("\x00" * 800) == 100
+
+
+def test_every_kind_of_message_is_counted() -> None:
+    """Text, calls, results and pictures; what only the provider can read is left out."""
+    text = estimate(ENGLISH)
+    assert estimate_message(SystemMessage(ENGLISH)) == estimate_message(SummaryMessage(ENGLISH)) == text + 4
+    assert estimate_message(UserMessage(ENGLISH, images=(Image(data="x" * 9_000),))) == text + 804
+    call = ToolCall(id="1", name="read", arguments=JSON)
+    assert estimate_message(AssistantMessage(ENGLISH, calls=(call,))) > text + estimate(JSON)
+    results = (ToolResult(call_id="1", text=ENGLISH), ToolResult(call_id="2", text=ENGLISH))
+    assert estimate_message(ToolMessage(results)) == 2 * (text + 4)
+
+
+def test_counts_are_kept_by_counter_and_only_if_wanted() -> None:
+    """A message is counted once by each counter; without keeping, each time."""
+
+    class Ones:
+        def __init__(self) -> None:
+            self.times = 0
+
+        def count(self, text: str) -> int:
+            self.times += 1
+            return 1
+
+    message, first, second = UserMessage("hello"), Ones(), Ones()
+    assert count_message(message, first) == count_message(message, first) == count_message(message, second) == 5
+    assert (first.times, second.times) == (1, 1)
+    count_message(message, first, keep=False)
+    assert first.times == 2

@@ -1,0 +1,219 @@
+"""The manifest: enough to know every request of a run, in the size of what changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from crew import Agent, CrewExecutor, ScriptedProvider, call, handoff, tool
+from crew.agents import Crew
+from crew.doors import Entry, ModelReply
+from crew.history import Calibration, Gauge, History, MaskToolResults, Truncate, View
+from crew.history.manifest import manifest_of, unfold
+from crew.history.view import codes, marked, mask, shown
+from crew.manifest import Line, Manifest
+from crew.messages import AssistantMessage, SummaryMessage, ToolCall, ToolMessage, ToolResult, Transcript, UserMessage
+from crew.runs.events import Asked, Replied
+from crew.store import decode_events, encode_events
+
+
+@tool
+async def read(part: int) -> str:
+    """Read a part."""
+    return f"part {part}: " + "lorem ipsum dolor " * 60
+
+
+def reader(parts: int) -> Any:
+    return lambda request: call("read", part=request.turn) if request.turn < parts else "All read."
+
+
+async def told(**options: Any) -> tuple[list[Manifest], Any, list[list[str]]]:
+    """A run's manifests, its result, and the ids that each of its requests held."""
+    sent: list[list[str]] = []
+
+    def line(request: Any) -> Any:
+        sent.append([message.id for message in request.messages])
+        return reader(70)(request)
+
+    history = options.pop("own", None)
+    agent = Agent("reader", model=ScriptedProvider(line), tools=[read], history=history, max_input_tokens=6_000)
+    executor = CrewExecutor(agent, **options)
+
+    async with executor.execute_stream("Read it.") as stream:
+        events = [event async for event in stream]
+
+    assert decode_events(encode_events(events)) == events
+    asked = [event.manifest for event in events if isinstance(event, Asked)]
+    replied = [event.message.manifest for event in events if isinstance(event, Replied)]
+    assert [replace(m, billed=None, billed_cached=None) for m in replied if m] == asked
+    return [m for m in replied if m is not None], stream.result, sent
+
+
+async def test_the_changes_add_up_to_every_request() -> None:
+    """Folding the manifests of an agent gives the ordered messages of any of its requests."""
+    for own in (None, Truncate(), MaskToolResults(keep_recent=3)):
+        manifests, result, sent = await told(own=own)
+        assert [m.manifest for m in result.transcript if m.role == "assistant"] == manifests
+
+        for number in range(len(manifests)):
+            assert [line.id for line in unfold(manifests[: number + 1])] == sent[number]
+
+
+async def test_a_manifest_is_as_large_as_what_changed() -> None:
+    """Flat in the length of the run: between two prunings a manifest tells of the two new messages alone."""
+    manifests, _, _ = await told()
+    held = [m for m in manifests if not m.rule]
+    assert len(held) > 60
+    assert all(len(m.lines) == 2 and not m.left for m in held)
+
+
+async def test_a_prefix_that_held_still_is_the_request_before() -> None:
+    """The digest of a request is the prefix of the next one, unless a rule moved it."""
+    manifests, result, _ = await told()
+
+    for before, after in pairwise(manifests):
+        assert (after.prefix == before.digest) == (after.rule == "")
+
+    assert {m.rule for m in manifests} >= {"first request", "", "rolling"}
+    assert result.metrics.prefix_breaks == sum(1 for m in manifests[1:] if m.rule)
+    assert result.metrics.cached_predicted == sum(m.cached for m in manifests)
+    assert result.metrics.tokens_billed == sum(m.billed or 0 for m in manifests)
+    assert result.metrics.tokens_estimated == sum(m.tokens for m in manifests)
+
+
+async def test_what_left_is_named_with_the_rule() -> None:
+    """Evicted by the crew's policy, or hidden by a rule of the view."""
+    manifests, _, _ = await told(max_messages_per_request=20)
+    moved = [m for m in manifests if m.rule == "rolling"]
+    assert moved
+    assert all({line.disposition for line in m.left} == {"evicted"} for m in moved)
+    assert all({line.reason for line in m.left} == {"rolling"} for m in moved)
+    cut, _, _ = await told(own=Truncate(), history="unbounded")
+    lines = [line for m in cut if m.rule == "truncate" for line in (*m.lines, *m.left)]
+    assert {(line.disposition, line.reason) for line in lines} == {
+        ("kept", ""),
+        ("marker", "truncate"),
+        ("evicted", "truncate"),
+    }
+
+
+async def test_masked_results_are_told_as_masked() -> None:
+    """With the rule that masked them."""
+    manifests, _, _ = await told(own=MaskToolResults(keep_recent=3))
+    lines = [line for m in manifests for line in m.lines if line.disposition == "masked"]
+    assert lines[0].reason == "mask_tool_results"
+    assert {line.reason for line in lines} <= {"mask_tool_results", "masked before"}
+
+
+async def test_what_crossed_a_handoff_as_text_is_told_so() -> None:
+    """A reply whose calls stayed behind."""
+    second = Agent("second", model=ScriptedProvider("Done."))
+
+    first = Agent(
+        "first",
+        model=ScriptedProvider(ModelReply(text="I look.", calls=(call("read", part=1),)), call("transfer_to_second")),
+        tools=[read],
+        handoffs=[handoff(second, history="text_only")],
+    )
+    result = await CrewExecutor(Crew("c", agents=[first, second])).execute("Read it.")
+    manifest = result.transcript[-1].manifest  # type: ignore[union-attr]
+    assert [(line.disposition, line.reason) for line in manifest.lines] == [
+        ("kept", ""),
+        ("text_only", "handoff"),
+        ("kept", ""),
+        ("kept", ""),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- by hand
+
+
+def made(*messages: Any, goal: str = "") -> tuple[History, Transcript]:
+    entries = tuple(Entry(message=m, position=i, tokens=600) for i, m in enumerate(messages))
+    return History(entries=entries, size=len(entries), goal=goal), Transcript(messages)
+
+
+def manifest(history: History, transcript: Transcript, view: View, **changes: Any) -> Manifest:
+    given: dict[str, Any] = {"gauge": Gauge(model="m"), "calibration": Calibration(), "known": 0, "policy": "rolling"}
+    return manifest_of(history, transcript, view, agent="a", **(given | changes))
+
+
+def answered(view: View, history: History) -> View:
+    return replace(view, turn=view.turn + 1, sent=codes(marked(shown(history, view), view), view), sent_to="m")
+
+
+def test_what_a_summary_covers_is_told_as_summarised() -> None:
+    """It left the history, and something stands for it."""
+    messages = [UserMessage("goal", id="g"), *(AssistantMessage(f"t{i}", id=f"t{i}") for i in range(4))]
+    history, transcript = made(*messages, goal="g")
+    view = answered(View(), history)
+    summary = Entry(message=SummaryMessage("short", covers=("t0", "t1"), id="s"), position=2, tokens=5)
+    later = replace(history, entries=(history.entries[0], summary, history.entries[4]))
+    found = manifest(later, transcript, view)
+    assert found.same == 1
+    assert found.rule == "rolling"
+    assert found.left == (
+        Line(id="t0", disposition="summarised", reason="rolling"),
+        Line(id="t2", disposition="evicted", reason="rolling"),
+    )
+    assert [line.id for line in found.lines] == ["s", "t3"]
+
+
+def test_another_model_has_cached_nothing() -> None:
+    """A cache belongs to a model, whatever is the same."""
+    history, transcript = made(UserMessage("goal", id="g"), AssistantMessage("x", id="x"), UserMessage("y", id="y"))
+    view = answered(View(), history)
+    assert manifest(history, transcript, view).cached == 1_800
+    assert manifest(history, transcript, view).rule == ""
+    other = manifest(history, transcript, view, gauge=Gauge(model="n"))
+    assert (other.same, other.cached, other.rule) == (0, 0, "another model")
+    fallen = manifest(history, transcript, replace(view, moved="fallback"), gauge=Gauge(model="n"))
+    assert fallen.rule == "fallback"
+
+
+def test_the_estimate_says_where_it_comes_from() -> None:
+    """Estimated, counted exactly, or calibrated by a bill."""
+    history, transcript = made(UserMessage("goal", id="g"))
+    assert manifest(history, transcript, View()).counted == "estimated"
+    assert manifest(history, transcript, View(), gauge=Gauge(exact=True)).counted == "exact"
+    assert manifest(history, transcript, View(), calibration=Calibration(bills=1)).counted == "calibrated"
+
+
+def test_a_request_that_lost_its_end_differs_from_there_on() -> None:
+    """Also where nothing new stands in its place."""
+    history, transcript = made(UserMessage("goal", id="g"), AssistantMessage("x", id="x"))
+    view = answered(View(), history)
+    shorter = replace(history, entries=history.entries[:1])
+    found = manifest(shorter, transcript, view)
+    assert (found.same, found.rule, found.lines) == (1, "rolling", ())
+
+
+def test_every_form_of_a_message_has_a_number_of_its_own() -> None:
+    """Whole, as text, masked, or a summary in the place of the last message that it covers."""
+    result = ToolMessage((ToolResult(call_id="a", text="long"),), id="r")
+    reply = AssistantMessage("text", calls=(ToolCall(id="a", name="read"),), id="c")
+    history, _ = made(UserMessage("goal", id="g"), reply, result, SummaryMessage("short", id="s"), goal="g")
+    assert codes(history.entries, View()) == (0, 4, 8, 15)
+    assert codes(history.entries, View(masked_to=3)) == (0, 4, 10, 15)
+    assert codes(history.entries, View(texts=(1,))) == (0, 5, 8, 15)
+
+
+def test_masks_that_are_not_at_the_front_are_kept_one_by_one() -> None:
+    """A user's own policy may mask what it likes."""
+
+    def exchange(name: str) -> list[Any]:
+        made = AssistantMessage(calls=(ToolCall(id=name, name="read"),), id=f"c{name}")
+        return [made, ToolMessage((ToolResult(call_id=name, text="long"),), id=f"r{name}")]
+
+    history, transcript = made(UserMessage("goal", id="g"), *exchange("a"), *exchange("b"), *exchange("c"))
+    view = mask(View(), shown(history, View()), {"rb"})
+    assert (view.masked_to, view.masks) == (0, (4,))
+    whole = mask(view, shown(history, view), {"ra"})
+    assert (whole.masked_to, whole.masks) == (5, ())
+    everything = mask(whole, shown(history, whole), {"rc"})
+    assert (everything.masked_to, everything.masks) == (7, ())
+    nothing = mask(View(), shown(history, View()), set())
+    assert (nothing.masked_to, nothing.masks) == (0, ())
+    lines = manifest(history, transcript, view).lines
+    assert [line.disposition for line in lines].count("masked") == 1

@@ -1,0 +1,32 @@
+"""`changed` is `dataclasses.replace`, quicker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from crew.runs.change import changed
+from crew.runs.events import Asked
+from tests.contracts.run_store import state
+
+ASKED = Asked(run_id="r", provider="p", model="m", messages=1, tokens=2)
+
+
+def test_a_changed_value_is_what_replace_makes() -> None:
+    """The same value, and the old one is as it was; states, events and tallies alike."""
+    for value, changes in (
+        (state(), {"sequence": 7, "agent": "b"}),
+        (ASKED, {"at": 1.0}),
+        (state().tally, {"rounds": 3}),
+        (ASKED, {}),
+    ):
+        before = repr(value)
+        assert changed(value, **changes) == replace(value, **changes)  # type: ignore[type-var]
+        assert repr(value) == before
+
+
+def test_a_field_that_is_not_there_is_an_error() -> None:
+    """A slip of the pen is not swallowed."""
+    with pytest.raises(KeyError):
+        changed(ASKED, nothing=1)

@@ -1,0 +1,117 @@
+"""`recall`: what is no longer shown can be read back, within bounds."""
+
+from typing import Any
+
+from crew import Agent, CrewExecutor, ScriptedProvider, call, recall, tool
+from crew.doors import ModelRequest
+from crew.history import Checkpoint, MaskToolResults, Rolling, chain
+from crew.messages import OMITTED, SummaryMessage, ToolMessage
+
+WORDS = "There is a good deal to say about this, and it takes some words to say it well enough. "
+
+
+@tool(effect="read")
+def read(path: str) -> str:
+    """Read a file."""
+    return f"The file {path} has {len(path) * 111} lines. " + WORDS * 3
+
+
+def answers(request: ModelRequest) -> str:
+    last = request.messages[-1]
+    assert isinstance(last, ToolMessage)
+    return last.results[-1].text
+
+
+async def test_an_agent_reads_what_was_pruned_back_by_words() -> None:
+    """The message left the history long ago, in an earlier run of the conversation; the transcript has it."""
+    found: list[str] = []
+
+    def say(request: ModelRequest) -> Any:
+        if request.messages[-1].role == "tool":
+            found.append(answers(request))
+            return "Yes, 4711."
+
+        return call("recall", words="locker code") if "locker" in str(request.messages[-1]) else WORDS
+
+    agent = Agent("a", model=ScriptedProvider(say), tools=[recall])
+    executor = CrewExecutor(agent, max_messages_per_request=6)
+    result: Any = await executor.execute("My code is 4711, for the green cabinet.")
+
+    for turn in range(8):
+        result = await executor.execute(f"Question {turn}.", history=result)
+
+    assert "4711" not in str(result.history)
+    result = await executor.execute("What was the code for my locker?", history=result)
+    assert "4711" in found[0]
+    assert "Question" not in found[0]
+
+
+async def test_an_agent_reads_what_was_masked_or_summarised_back_by_id() -> None:
+    """Masked results by the id of their call, summaries by their own: what they cover comes back."""
+    found: list[str] = []
+    asked: list[ModelRequest] = []
+
+    def say(request: ModelRequest) -> Any:
+        asked.append(request)
+        last = request.messages[-1]
+
+        if isinstance(last, ToolMessage) and last.results[0].name == "recall":
+            found.append(last.results[0].text)
+
+        if request.turn < 20:
+            return call("read", path=f"src/{request.turn}.py")
+
+        if request.turn == 20:
+            hidden = [m for m in request.messages if isinstance(m, ToolMessage) and m.results[0].text == OMITTED]
+            return call("recall", ids=[hidden[0].results[0].call_id])
+
+        if request.turn == 21:
+            return call("recall", ids=[m.id for m in request.messages if isinstance(m, SummaryMessage)])
+
+        return "Done."
+
+    agent = Agent("a", model=ScriptedProvider(say, summary="Files."), tools=[read, recall])
+    policy = chain(MaskToolResults(keep_recent=2), Checkpoint(trigger_at=24, keep_recent=16))
+    await CrewExecutor(agent, history=policy).execute("Read them.")
+    assert "lines." in found[0]
+    assert "src/0.py" in found[1]
+    assert len(found[1]) <= 8_000
+
+
+async def test_what_comes_back_is_bounded_and_copies_don_t_come_back() -> None:
+    """Ten messages at the most, 8,000 characters in all; a recall never finds an older recall."""
+    found: list[str] = []
+
+    def say(request: ModelRequest) -> Any:
+        last = request.messages[-1]
+
+        if isinstance(last, ToolMessage) and last.results[0].name == "recall":
+            found.append(last.results[0].text)
+
+        if request.turn < 30:
+            return [call("read", path=f"src/{request.turn}.{n}.py") for n in range(3)]
+
+        return call("recall", words="file lines src") if request.turn < 33 else "Done."
+
+    agent = Agent("a", model=ScriptedProvider(say), tools=[read, recall])
+    await CrewExecutor(agent, history=Rolling(limit=20)).execute("Read them.")
+    assert len(found) == 3
+    assert all(len(text) <= 8_000 for text in found)
+    assert "more match" in found[0]
+    assert found[0] == found[1] == found[2]
+
+
+async def test_recall_says_what_it_needs_and_when_it_finds_nothing() -> None:
+    """In words for the model."""
+    texts: list[str] = []
+
+    def say(request: ModelRequest) -> Any:
+        if request.messages[-1].role == "tool":
+            texts.append(answers(request))
+
+        lines: list[Any] = [call("recall"), call("recall", words="zebra"), call("recall", ids=["nowhere"]), "Done."]
+        return lines[request.turn]
+
+    await CrewExecutor(Agent("a", model=ScriptedProvider(say), tools=[recall])).execute("Remember?")
+    assert "Give ids" in texts[0]
+    assert all("Nothing" in text for text in texts[1:])
