@@ -55,7 +55,7 @@ def of_bill(usage: Usage) -> dict[str, Any]:
     if usage.cache_write_tokens:
         told[names.CACHE_WRITE_TOKENS] = usage.cache_write_tokens
 
-    if usage.cost is not None:
+    if usage.cost:
         told[names.COST] = usage.cost
 
     return told
@@ -75,7 +75,7 @@ def of_total(usage: Usage) -> dict[str, Any]:
 
 def of_pruning(event: HistoryPruned) -> dict[str, Any]:
     """What left the history, and why."""
-    return {
+    told: dict[str, Any] = {
         names.BEFORE: event.before,
         names.AFTER: event.after,
         names.EVICTED: len(event.evicted),
@@ -85,11 +85,11 @@ def of_pruning(event: HistoryPruned) -> dict[str, Any]:
         names.TOKENS_BEFORE: event.tokens_before,
         names.TOKENS_AFTER: event.tokens_after,
         names.PREFIX_MOVED: bool(event.evicted or event.masked),
-        names.MASKED: len(event.masked),
         names.WHERE: event.where,
         names.AGENT_NAME: event.agent,
         names.RUN_ID: event.run_id,
     }
+    return told | {names.MASKED: len(event.masked)} if event.masked else told
 
 
 def of_group(group: Parallel | None, name: str) -> dict[str, Any]:

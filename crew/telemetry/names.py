@@ -122,7 +122,7 @@ ATTRIBUTES: dict[str, str] = {
     RUN_ID: "The run; a branch is `run/branch`.",
     STOP_REASON: "`completed`, `paused`, `limit`, `cancelled`, `failed`, or `interrupted` (the caller went away).",
     LINK: "On a link: `handoff`, `route` or `resumed`.",
-    COST: "Dollars; left out where a price is unknown.",
+    COST: "Dollars; left out where a price is unknown or nothing.",
     MESSAGES: "Messages in the request.",
     ESTIMATED_TOKENS: "What the request was estimated at before it was sent.",
     OMITTED: "By opt-in: how many older messages did not fit into the attribute.",

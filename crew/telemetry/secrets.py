@@ -40,7 +40,6 @@ class Secrets:
             )
 
         self._values.add(text)
-        self._pattern = None
 
     def __bool__(self) -> bool:
         return bool(self._values) or bool(self._below)
@@ -68,15 +67,19 @@ class Secrets:
         found = [text for held in _parts(holder) if (text := _hidden(held)) is not None and len(text) >= SHORTEST]
         return Secrets(found, below=self) if found else self
 
+    def _size(self) -> int:
+        """Values are only ever added, so their number says whether there are new ones."""
+        return len(self._values) + (self._below._size() if self._below is not None else 0)
+
     def _all(self) -> set[str]:
         return self._values | (self._below._all() if self._below is not None else set())
 
     def _compiled(self) -> re.Pattern[str] | None:
-        values = self._all()
+        size = self._size()
 
-        if self._pattern is None or len(values) != self._known:
-            self._known = len(values)
-            spellings = {spelling for value in values for spelling in _spellings(value)}
+        if size != self._known:
+            self._known = size
+            spellings = {spelling for value in self._all() for spelling in _spellings(value)}
             # The longest first: a secret that begins another one must not leave the other one's rest.
             self._spellings = tuple(sorted(spellings, key=len, reverse=True))
             self._pattern = re.compile("|".join(map(re.escape, self._spellings))) if spellings else None
