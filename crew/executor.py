@@ -33,7 +33,7 @@ from crew.providers import Pool, RetryPolicy
 from crew.runs import Limits, Observer, RequestParameters, RunResult, RunState, RunStore
 from crew.runs.events import Resumed, RunStarted
 from crew.store import MemoryStore
-from crew.telemetry import Figure, Lookout, Telemetry, configure, current
+from crew.telemetry import Figure, Lookout, Telemetry, current, telemetry_from
 from crew.validation import InputValidator
 
 HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
@@ -44,7 +44,8 @@ class CrewExecutor:
 
     `max_messages_per_request` bounds the history after every append (50 where nothing else is said), `prune_to` says
     how far a pruning cuts (half of it), `history` which policy decides what stays, `retry` how often and how long a
-    model that can't be reached is asked again.
+    model that can't be reached is asked again. `telemetry` says who watches (what `crew.telemetry.configure` or the
+    environment set up, where nothing is given), `secrets` what nobody may see.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class CrewExecutor:
         }
 
         if settings.telemetry is not None and "telemetry" not in changes:
-            described["telemetry"] = configure(**settings.telemetry.model_dump())
+            described["telemetry"] = telemetry_from(settings.telemetry.model_dump(exclude_unset=True))
 
         return cls(chosen, **(described | changes))
 

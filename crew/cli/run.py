@@ -16,6 +16,7 @@ from crew.executor import CrewExecutor
 from crew.runs import Limits, Pause, RunResult
 from crew.runs.events import TextDelta
 from crew.store import SQLiteStore
+from crew.telemetry import Tree
 
 EXITS = "Exit codes: 0 completed, 1 failed, 2 wrong usage, 3 paused (nobody to answer), 4 a limit, 130 Ctrl-C."
 EXIT_CODES = {"completed": 0, "paused": 3, "limit": 4, "cancelled": 130}
@@ -54,6 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, metavar="N", help="at most so many model calls (default 200)")
     parser.add_argument("--quiet", action="store_true", help="only the answer")
     parser.add_argument("--stream", action="store_true", help="print the reply as it is written")
+    parser.add_argument("--trace", action="store_true", help="at the end, the span tree: time, tokens, cost, prunings")
     parser.add_argument("--json", action="store_true", help="the result as JSON instead of the answer")
 
 
@@ -67,9 +69,14 @@ def carry(given: argparse.Namespace, begin: Callable[[CrewExecutor], EventStream
     """Begin or resume a run, watch it, print what it came to."""
     store = None if given.store is None else SQLiteStore(given.store)
 
+    tree = Tree() if given.trace else None
+
     try:
-        result = asyncio.run(_converse(_executor(given, store), begin, given))
+        result = asyncio.run(_converse(_executor(given, store, tree), begin, given))
     finally:
+        if tree is not None:
+            print(tree, file=sys.stderr)
+
         if store is not None:
             store.close()
 
@@ -77,13 +84,14 @@ def carry(given: argparse.Namespace, begin: Callable[[CrewExecutor], EventStream
     return EXIT_CODES.get(result.stop_reason, 1)
 
 
-def _executor(given: argparse.Namespace, store: SQLiteStore | None) -> CrewExecutor:
+def _executor(given: argparse.Namespace, store: SQLiteStore | None, tree: Tree | None) -> CrewExecutor:
     crew = find_crew(given.target)
     options: dict[str, Any] = {
         "max_messages_per_request": given.max_messages,
         "history": given.history,
         "limits": None if given.rounds is None else Limits(rounds=given.rounds),
         "store": store,
+        "observers": None if tree is None else [tree],
     }
     chosen = {name: value for name, value in options.items() if value is not None}
     place = given.config or (given.target.partition(":")[0] if ".yaml" in given.target else None)
@@ -159,6 +167,7 @@ def _plain(result: RunResult) -> dict[str, Any]:
         "output": output if isinstance(output, str) else output.model_dump(mode="json"),
         "stop_reason": result.stop_reason,
         "run_id": result.run_id,
+        "trace_id": result.trace_id,
         "agent": result.agent,
         "usage": {name: getattr(result.usage, name) for name in result.usage.__dataclass_fields__},
         "messages": result.metrics.messages,

@@ -2,7 +2,7 @@
 
 from crew.telemetry.figures import Figure
 from crew.telemetry.secrets import register_secret
-from crew.telemetry.setup import configure, current, reset
+from crew.telemetry.setup import configure, current, reset, telemetry_from
 from crew.telemetry.telemetry import Lookout, Telemetry
 from crew.telemetry.tree import Tree, render_tree
 
@@ -16,4 +16,5 @@ __all__ = [
     "register_secret",
     "render_tree",
     "reset",
+    "telemetry_from",
 ]

@@ -33,9 +33,9 @@ Record = Callable[[str, float, Labels], None]
 class Measures:
     """Tells `record` of every measurement."""
 
-    def __init__(self, record: Record, crew: str, state: RunState, bound: int | None, began: float) -> None:
+    def __init__(self, record: Record, crew: str, state: RunState, bound: int | None) -> None:
         self._record = record
-        self._state, self._bound, self._began = state, bound, began
+        self._state, self._bound, self._began = state, bound, 0.0
         self._crew: Labels = ((names.WORKFLOW_NAME, crew),)
         self._asked: dict[str, tuple[float, Labels]] = {}
         self._first: set[str] = set()
@@ -45,7 +45,7 @@ class Measures:
         # Plain numbers: they change with every reply, also where nobody watches.
         self._tokens, self._cost = usage.total_tokens, usage.cost or 0.0
         self._read = self._cached = self._fullest = 0
-        self._last = began
+        self._last = 0.0
         self._stop = ""
         self._on: dict[type[Any], Callable[[Any], None]] = {
             AgentStarted: self._agent_started,
@@ -68,6 +68,7 @@ class Measures:
         act = self._on.get(type(event))
 
         if act is not None:
+            self._began = self._began or event.at
             self._last = event.at
             act(event)
 

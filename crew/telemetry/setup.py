@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from crew.errors import ConfigError
 from crew.telemetry import environment, handlers
@@ -19,6 +20,7 @@ class _Current:
 
     configured: Telemetry | None = None
     found: Telemetry | None = None
+    blocks: ClassVar[dict[tuple[tuple[str, Any], ...], Telemetry]] = {}
 
 
 def configure(
@@ -62,10 +64,21 @@ def configure(
     return made
 
 
+def telemetry_from(block: Mapping[str, Any]) -> Telemetry:
+    """What a block of a configuration file asks for; the same block is set up once, however often it is read."""
+    key = tuple(sorted(block.items()))
+
+    if key not in _Current.blocks:
+        _Current.blocks[key] = configure(**block)
+
+    return _Current.blocks[key]
+
+
 def reset() -> None:
     """As if nothing had been configured; providers that were made go on until they are shut down."""
     handlers.detach()
     _Current.configured = _Current.found = None
+    _Current.blocks.clear()
 
 
 def current() -> Telemetry:

@@ -110,7 +110,8 @@ class Lookout:
         self._crew, self._bound, self._clock, self._telemetry = crew, bound, clock, telemetry
         self._figures = Figures()
         self._secrets = Secrets(secrets, below=HELD)
-        keep_from((agent.model for agent in crew.members.values()), environment.keys())
+        models = [model for agent in crew.members.values() for model in (agent.model, agent.backup)]
+        keep_from(models, environment.keys())
         logs.hush()
 
     @property
@@ -131,13 +132,12 @@ class Lookout:
 
     def watch(self, state: RunState, *, resumes: bool) -> Watch:
         """Begin to watch a run; whatever fails here costs the run nothing but its trace."""
-        telemetry, began = self._telemetry(), self._clock()
-        spans, trace = self._spans(telemetry, state, began, resumes=resumes)
-        heard = logs.is_heard()
+        telemetry = self._telemetry()
+        spans, trace = self._spans(telemetry, state, resumes=resumes)
         ids = {"run_id": state.run_id} | ({"trace_id": trace[3:35]} if trace else {})
-        watch = Watch(state.run_id, trace, self._clock, spans, logs.lines(**ids) if heard else None)
-        watch.measures = Measures(self._recorder(telemetry), self._crew.name, state, self._bound, began)
-        return watch
+        lines = logs.lines(**ids) if logs.is_heard() else None
+        measures = Measures(self._recorder(telemetry), self._crew.name, state, self._bound)
+        return Watch(state.run_id, trace, spans, lines, measures)
 
     def metrics(self) -> dict[str, Figure]:
         """What was measured so far, by the metric's name."""
@@ -155,12 +155,17 @@ class Lookout:
 
         return record
 
-    def _spans(self, telemetry: Telemetry, state: RunState, began: float, *, resumes: bool) -> tuple[Spans | None, str]:
+    def _spans(self, telemetry: Telemetry, state: RunState, *, resumes: bool) -> tuple[Spans | None, str]:
         try:
             tracer = telemetry.tracer()
-            root = None if tracer is None else self._root(tracer, state, began, resumes=resumes)
 
-            if root is None or not root.is_recording():
+            if tracer is None:
+                return None, ""
+
+            began = self._clock()
+            root = self._root(tracer, state, began, resumes=resumes)
+
+            if not root.is_recording():
                 return None, ""
 
             spans = Spans(Pen(tracer), root, self._crew, state, began, capture=telemetry.capture_content)

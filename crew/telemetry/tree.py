@@ -67,7 +67,7 @@ class Tree:
 
         match event:
             case RunStarted() | Resumed():
-                self.trace_id = event.trace[3:35]
+                self.trace_id = event.trace[3:35] or self.trace_id
             case AgentStarted():
                 self._end(self._agents, event.run_id, event.at)
                 self._agent(event.run_id, event.agent, event.at)

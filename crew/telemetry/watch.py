@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter
 from types import TracebackType
 from typing import Any
 
@@ -22,25 +22,29 @@ from crew.telemetry.spans import Spans
 class Watch:
     """Watches one run; the parts that nobody asked for are None."""
 
-    def __init__(self, run_id: str, trace: str, clock: Callable[[], float], spans: Spans | None, lines: Any) -> None:
+    def __init__(self, run_id: str, trace: str, spans: Spans | None, lines: Any, measures: Measures) -> None:
         self.trace = trace
-        self._run_id, self._clock = run_id, clock
-        self._spans, self._lines = spans, lines
+        self._run_id, self._spans, self._lines, self._measures = run_id, spans, lines, measures
+        self._last, self._seen = 0.0, perf_counter()
         self._ended = False
-        self.measures: Measures | None = None
 
     def __call__(self, event: Event) -> None:
         if self._spans is not None:
             self._spans(event)
 
-        if self.measures is not None:
-            self.measures(event)
+        self._measures(event)
 
         if self._lines is not None:
             self._line(event)
 
+        self._last, self._seen = event.at, perf_counter()
+
         if event.kind in ("run_finished", "run_failed") and event.run_id == self._run_id:
             self._ended = True
+
+    def _now(self) -> float:
+        """The run's time, without asking its clock: that is the run's, and a watched run must read it as often."""
+        return self._last + perf_counter() - self._seen if self._last else 0.0
 
     def _line(self, event: Event) -> None:
         if (line := LINES.get(type(event))) is None:
@@ -71,7 +75,7 @@ class Watch:
         if self._spans is not None and isinstance(what, ToolCall):
             open = self._spans.calling(run_id, what.id)
         elif self._spans is not None and isinstance(what, ModelRequest):
-            open = self._spans.asking(run_id, what.agent, self._clock())
+            open = self._spans.asking(run_id, what.agent, self._now())
             self._capture(open, what)
 
         return _Around(self, run_id, call_id, open, self._bound_for(run_id, what, open))
@@ -109,17 +113,14 @@ class Watch:
             return
 
         if self._spans is not None:
-            self._spans.chat_failed(run_id, error, self._clock())
+            self._spans.chat_failed(run_id, error, self._now())
 
-        if self.measures is not None:
-            self.measures.chat_failed(run_id, error, self._clock())
+        self._measures.chat_failed(run_id, error, self._now())
 
     def close(self, error: BaseException | None) -> None:
         """The run is over here."""
-        at = self._clock()
-
-        if self.measures is not None:
-            self.measures.close(error, at)
+        at = self._now()
+        self._measures.close(error, at)
 
         if self._lines is not None and error is not None and not self._ended:
             self._lines.info("run.interrupted", error_type=type(error).__name__)

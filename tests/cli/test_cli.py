@@ -53,6 +53,7 @@ def test_quiet_and_json(crews: Path, capsys: pytest.CaptureFixture[str]) -> None
         "output": "hello",
         "stop_reason": "completed",
         "run_id": "",
+        "trace_id": "",
         "agent": "alone",
         "usage": json.loads(out)["usage"],
         "messages": 2,

@@ -1,6 +1,7 @@
 """Whoever watches, and however badly: the run is the same."""
 
 import asyncio
+import itertools
 import logging
 import os
 import socket
@@ -174,3 +175,18 @@ async def test_a_run_that_is_not_sampled_is_not_traced() -> None:
     provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
     executor = CrewExecutor(Agent("a", model=ScriptedProvider("Hi.")), telemetry=Telemetry(tracer_provider=provider))
     assert (await executor.execute("Go")).trace_id == ""
+
+
+async def test_a_run_reads_its_clock_as_often_whether_it_is_measured_or_not() -> None:
+    """A clock that counts its readings shows that nobody else reads it; the root span's start is the one exception."""
+
+    async def times(telemetry: Telemetry) -> list[float]:
+        ticks = itertools.count(1)
+        agent = Agent("a", model=ScriptedProvider("Hi."))
+        executor = CrewExecutor(agent, clock=lambda: float(next(ticks)), telemetry=telemetry)
+        return [message.time for message in (await executor.execute("Go")).transcript]
+
+    plain = await times(Telemetry())
+    traced = await times(Telemetry(tracer_provider=TracerProvider(shutdown_on_exit=False)))
+    assert plain[0] == 1.0
+    assert traced == [time + 1 for time in plain]

@@ -16,6 +16,9 @@ from crew import Agent, Context, CrewExecutor, RunError, ScriptedProvider, call,
 from crew.doors import Delta, ModelReply, ModelRequest, OnDelta
 from crew.errors import DefinitionError
 from crew.messages import ProviderData, ToolCall
+from crew.providers.anthropic import Anthropic
+from crew.providers.openai_chat import OpenAIChat
+from crew.providers.openai_responses import OpenAIResponses
 from crew.runs.events import TextDelta
 from crew.store import MemoryStore, encode_events, encode_state
 from crew.telemetry import secrets as holding
@@ -205,6 +208,14 @@ async def test_a_providers_key_is_held_without_being_registered(monkeypatch: pyt
     provider.secrets = ("key-of-the-provider",)
     result = await CrewExecutor(Agent("a", model=provider)).execute("Go")
     assert result.output == "[secret] and [secret]"
+
+
+@pytest.mark.parametrize("provider", [OpenAIChat, OpenAIResponses, Anthropic])
+def test_a_key_that_is_given_to_a_provider_is_held(provider: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as an executor has an agent that uses it, as its model or as its backup."""
+    monkeypatch.setattr(holding.HELD, "_values", set())
+    CrewExecutor(Agent("a", model=ScriptedProvider("x"), backup=provider("m", api_key="key-by-argument")))
+    assert holding.HELD("it is key-by-argument") == "it is [secret]"
 
 
 def test_a_secret_that_is_too_short_is_refused_without_being_shown() -> None:

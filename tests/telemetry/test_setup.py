@@ -202,3 +202,18 @@ def test_the_variables_mean_what_the_standard_says(variables: dict[str, str], ex
 def test_content_is_captured_only_when_the_variable_says_so(given: str, expected: bool) -> None:
     """The conventions' values, and the older true and false."""
     assert environment.captures_content({"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": given}) is expected
+
+
+async def test_a_configuration_files_block_turns_it_on(receiver: Receiver, tmp_path: Path) -> None:
+    """`telemetry:` in config.yaml, read twice, is one set of exporters."""
+    (tmp_path / "config.yaml").write_text(
+        f"telemetry: {{otlp_endpoint: {receiver.url}, service_name: by-file, capture_content: true}}\n"
+    )
+    agent = Agent("a", model=ScriptedProvider(lambda request: "Hello."))
+    executors = [CrewExecutor.from_config(tmp_path / "config.yaml", agent) for _ in range(2)]
+    results = [await executor.execute("Go") for executor in executors]
+    assert executors[0]._telemetry is executors[1]._telemetry
+    await executors[0]._telemetry.shutdown()
+    assert {span.trace_id.hex() for span in receiver.spans} == {result.trace_id for result in results}
+    assert receiver.services == {"by-file"}
+    assert "gen_ai.input.messages" in {a.key for span in receiver.spans for a in span.attributes}

@@ -495,8 +495,7 @@ class Stamped(Stamp):
 def _watch(seen):
     agent = Agent("a", model=ScriptedProvider("Hello."))
     state = RunState(run_id="r", conversation_id="r", crew="c", agent="a", limits=Limits())
-    clock = iter([0.0, 9.0])
-    lookout = Lookout(Crew("c", agents=[agent]), 50, lambda: next(clock), seen.telemetry)
+    lookout = Lookout(Crew("c", agents=[agent]), 50, lambda: 0.5, seen.telemetry)
     return lookout.watch(state, resumes=False)
 
 

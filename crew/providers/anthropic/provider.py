@@ -39,6 +39,7 @@ class Anthropic:
         name: str = "anthropic",
     ) -> None:
         self.name, self.model = name, model
+        self.secrets = () if api_key is None else (api_key,)
         self._rules = profile_named(profile or _era(model))
         self.profile = self._rules.name
         self._connection = Connection(

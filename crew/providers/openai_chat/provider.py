@@ -35,6 +35,7 @@ class OpenAIChat:
         name: str = "openai",
     ) -> None:
         self.name, self.model = name, model
+        self.secrets = () if api_key is None else (api_key,)
         self._rules = profile_named(profile or _era(model))
         self.profile = self._rules.name
         self._connection = Connection(

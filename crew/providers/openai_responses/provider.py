@@ -37,6 +37,7 @@ class OpenAIResponses:
         name: str = "openai-responses",
     ) -> None:
         self.name, self.model = name, model
+        self.secrets = () if api_key is None else (api_key,)
         default = "openai-responses-classic" if _CLASSIC.match(model) else "openai-responses"
         self._rules = profile_named(profile or default)
         self.profile = self._rules.name
