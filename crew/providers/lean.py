@@ -35,7 +35,8 @@ def lean(base: type[Any]) -> type[Any]:
             if limits is None:
                 limits = known[timeout] = httpx2.Timeout(timeout).as_dict()
 
-            given = [*headers, ("Accept-Encoding", self.headers["accept-encoding"])]
-            return httpx2.Request(method, address, content=content, headers=given, extensions={"timeout": limits})
+            request = httpx2.Request(method, address, content=content, headers=headers, extensions={"timeout": limits})
+            request.headers.setdefault("Accept-Encoding", self.headers["accept-encoding"])
+            return request
 
     return Lean
