@@ -14,6 +14,7 @@ CrewError
 │   ├── RequestRejected      400: the request itself is refused
 │   │   └── ContextTooLong   … because it outgrew the model's window
 │   ├── AuthenticationFailed 401, 403, or no key at all
+│   ├── QuotaExceeded        the account has nothing left to spend
 │   ├── ContentRefused       the provider's content filter
 │   ├── MalformedReply       an answer that is not one
 │   ├── ScriptExhausted      a scripted provider has no reply left
@@ -193,6 +194,10 @@ class ContextTooLong(RequestRejected):
 
 class AuthenticationFailed(ProviderError):
     """No key, or not the right one."""
+
+
+class QuotaExceeded(ProviderError):
+    """The account's quota, credit or spend limit is used up: waiting does not help."""
 
 
 class ContentRefused(ProviderError):

@@ -25,7 +25,7 @@ from crew.execution.stream import EventStream, Publish
 from crew.execution.watch import watched
 from crew.history import PRIOR, PolicySpec, count_message, policy_from, staged
 from crew.messages import Message, UserMessage
-from crew.providers import Pool
+from crew.providers import Pool, RetryPolicy
 from crew.runs import Limits, Observer, RequestParameters, RunResult, RunState, RunStore
 from crew.runs.events import Resumed, RunStarted
 from crew.store import MemoryStore
@@ -38,7 +38,8 @@ class CrewExecutor:
     """Runs a crew, any number of times at once; nothing is shared between runs.
 
     `max_messages_per_request` bounds the history after every append (50 where nothing else is said), `prune_to` says
-    how far a pruning cuts (half of it), `history` which policy decides what stays.
+    how far a pruning cuts (half of it), `history` which policy decides what stays, `retry` how often and how long a
+    model that can't be reached is asked again.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class CrewExecutor:
         observers: Sequence[Observer] = (),
         parameters: RequestParameters | None = None,
         counter: TokenCounter | None = None,
+        retry: RetryPolicy | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
@@ -68,14 +70,14 @@ class CrewExecutor:
         self._observers = tuple(observers)
         self._parameters = parameters or RequestParameters()
         self._clock = clock
-        self._pool = Pool()
+        self._pool = Pool(retry)
         self._desk = Desk(pool=self._pool)
 
         for agent in self.plan.agents.values():
-            self._pool.check(agent.model)
+            self._pool.check(agent.model, agent.settings)
 
             if agent.backup is not None:
-                self._pool.check(agent.backup)
+                self._pool.check(agent.backup, agent.settings)
 
         if isinstance(summarizer := getattr(shared, "summarizer", None), str):
             self._pool.check(summarizer)

@@ -6,22 +6,28 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from crew.errors import CrewError, RunActive, RunError, describe
 from crew.execution.advance import Happening
 from crew.execution.loop import drive
 from crew.execution.outcome import result_of
 from crew.execution.run import Run
-from crew.providers import Pool
 from crew.runs import Finished, RunResult
 from crew.runs.events import Cancelled, LimitReached, RunFailed
+
+
+class Closable(Protocol):
+    """What holds connections."""
+
+    async def aclose(self) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Desk:
     """Knows each run's task. Without `stays_open`, connections close with the last run."""
 
-    pool: Pool
+    pool: Closable
     stays_open: bool = False
     _tasks: dict[str, asyncio.Task[object]] = field(default_factory=dict)
     _cancelled: set[str] = field(default_factory=set)

@@ -65,9 +65,21 @@ class Anchored:
 
 def predict(calibration: Calibration, fixed: int, entries: Sequence[Entry], known: int) -> int:
     """The tokens that a request of these messages will be billed with; those before the position `known` were."""
-    old = sum(entry.tokens for entry in entries if entry.position < known)
-    new = sum(entry.tokens for entry in entries) - old
+    old, new = parts(entries, known)
     return round(fixed + old * calibration.scale + new * calibration.ratio)
+
+
+def parts(entries: Sequence[Entry], known: int) -> tuple[int, int]:
+    """The tokens of messages that were billed before, and of those that were not."""
+    old = new = 0
+
+    for entry in entries:
+        if entry.position < known:
+            old += entry.tokens
+        else:
+            new += entry.tokens
+
+    return old, new
 
 
 def anchor(
@@ -84,8 +96,7 @@ def anchor(
     While the view held still, the difference from the agent's bill before is what its new messages cost. After a
     move, or in an agent's first request, an old error may be in it too, and less of it is theirs.
     """
-    old = sum(entry.tokens for entry in entries if entry.position < known)
-    new = sum(entry.tokens for entry in entries) - old
+    old, new = parts(entries, known)
 
     if not calibration.bills:
         return _first(calibration, fixed, entries, known, billed, old + new)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from importlib.util import find_spec
+from typing import assert_never
 
 from crew.doors import TokenCounter
 from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, ToolMessage, UserMessage
@@ -119,3 +120,5 @@ def _message(message: Message, counter: TokenCounter) -> int:
             return PER_MESSAGE + counter.count(message.text) + PER_IMAGE * len(message.images)
         case SystemMessage() | SummaryMessage():
             return PER_MESSAGE + counter.count(message.text)
+        case _:
+            assert_never(message)

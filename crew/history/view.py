@@ -150,6 +150,9 @@ def present(history: History, view: View) -> tuple[Message, ...]:
 
 def codes(entries: Sequence[Entry], view: View) -> tuple[int, ...]:
     """A request in numbers: what stands where, and in which form; equal numbers are equal messages."""
+    if not (view.truncated or view.masked_to or view.masks or view.texts):
+        return tuple([e.position * 4 + (3 if e.message.role == "summary" else 0) for e in entries])
+
     return tuple(_code(entry, view) for entry in entries)
 
 

@@ -1,6 +1,19 @@
 """Who answers: models behind the official SDKs, and scripts."""
 
+from crew.providers.anthropic import Anthropic
+from crew.providers.openai_chat import OpenAIChat
+from crew.providers.openai_responses import OpenAIResponses
 from crew.providers.pool import Pool
+from crew.providers.retrying import Retrying, RetryPolicy
 from crew.providers.scripted import ScriptedProvider, call
 
-__all__ = ["Pool", "ScriptedProvider", "call"]
+__all__ = [
+    "Anthropic",
+    "OpenAIChat",
+    "OpenAIResponses",
+    "Pool",
+    "RetryPolicy",
+    "Retrying",
+    "ScriptedProvider",
+    "call",
+]

@@ -4,51 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from crew.doors import Provider
+from crew.doors import ModelSettings, Provider
 from crew.errors import DefinitionError, nearest
+from crew.providers.anthropic import Anthropic
+from crew.providers.openai_chat import OpenAIChat
+from crew.providers.openai_responses import OpenAIResponses
+from crew.providers.retrying import Retrying, RetryPolicy
 from crew.providers.scripted import ScriptedProvider
 
 MAKERS: dict[str, Callable[[str], Provider]] = {
+    "anthropic": Anthropic,
+    "openai": OpenAIChat,
+    "openai-responses": OpenAIResponses,
     "scripted": lambda text: ScriptedProvider(lambda request: text, model=f"scripted:{text}"),
 }
 
 
 class Pool:
-    """Makes a provider for a name such as `openai:gpt-5-mini`; hands a ready one back as it is."""
+    """Makes a provider for a name such as `openai:gpt-5-mini`; what goes over a network is asked again if it fails."""
 
-    def __init__(self) -> None:
+    def __init__(self, retry: RetryPolicy | None = None) -> None:
+        self._retry = retry or RetryPolicy()
         self._made: dict[str, Provider] = {}
+        self._given: dict[int, Provider] = {}
 
-    def check(self, model: str | Provider) -> None:
-        """Whether there is a provider for this, without making it."""
-        if not isinstance(model, str):
-            return
+    def check(self, model: str | Provider, settings: ModelSettings | None = None) -> None:
+        """Whether there is a provider for this and it knows the settings, without connecting to anything."""
+        if isinstance(model, str):
+            kind, found, name = model.partition(":")
 
-        kind, found, name = model.partition(":")
+            if not found or kind not in MAKERS or not name:
+                raise DefinitionError(
+                    f"Model {model!r}",
+                    "a model is written as provider:name, such as 'openai:gpt-5-mini', or is a provider such as "
+                    f"ScriptedProvider('Hello'). {nearest(kind, MAKERS)}",
+                )
 
-        if not found or kind not in MAKERS or not name:
-            raise DefinitionError(
-                f"Model {model!r}",
-                "a model is written as provider:name, such as 'openai:gpt-5-mini', or is a provider such as "
-                f"ScriptedProvider('Hello'). {nearest(kind, MAKERS)}",
-            )
+            model = MAKERS[kind](name)
+
+        if settings is not None and (check := getattr(model, "check", None)):
+            check(settings)
 
     def get(self, model: str | Provider) -> Provider:
-        """The provider behind a model's name."""
+        """The provider behind a model's name; a ready one as it is, unless it goes over a network."""
         if not isinstance(model, str):
-            return model
+            return self._ready(model)
 
         if model not in self._made:
             self.check(model)
             kind, _, name = model.partition(":")
-            self._made[model] = MAKERS[kind](name)
+            self._made[model] = self._wrapped(MAKERS[kind](name))
 
         return self._made[model]
 
-    async def aclose(self) -> None:
-        """Close what was made here; the next run makes it anew."""
-        made, self._made = self._made, {}
+    def _ready(self, provider: Provider) -> Provider:
+        found = self._given.get(id(provider))
 
-        for provider in made.values():
+        if found is None:
+            # Held here, so that its id is not given to another one.
+            found = self._given[id(provider)] = self._wrapped(provider)
+
+        return found
+
+    def _wrapped(self, provider: Provider) -> Provider:
+        return Retrying(provider, policy=self._retry) if getattr(provider, "is_remote", False) else provider
+
+    async def aclose(self) -> None:
+        """Close what was made or used here; the next run opens it anew."""
+        # Of the ready ones only those that open their connections again by themselves.
+        used = [*self._made.values(), *(given for given in self._given.values() if isinstance(given, Retrying))]
+        self._made, self._given = {}, {}
+
+        for provider in used:
             if close := getattr(provider, "aclose", None):
                 await close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from crew import Agent, CrewExecutor, RunError, ScriptedProvider, call, tool
+from crew import Agent, CrewExecutor, Parallel, RunError, ScriptedProvider, call, tool
+from crew.agents import Crew
 from crew.doors import ModelReply, ModelRequest, OnDelta
 from crew.errors import ContextOverflow, ContextTooLong, Overloaded, Unavailable
 from crew.exchanges import PROFILES, validate
@@ -95,6 +97,23 @@ def _refuse(model: Narrow) -> str:
     raise ContextTooLong("prompt is too long")
 
 
+async def test_a_refusal_though_the_estimate_fitted_raises_the_estimate() -> None:
+    """A model that counts far higher than thought: its error says so before its first bill does."""
+    lines = [call("read", part=n) for n in range(4)]
+    long = ContextTooLong("prompt is too long: 90000 tokens > 50000 maximum", maximum=50_000)
+    refusing = ScriptedProvider(lambda request: long if len(request.messages) > 3 else "All read.", model="dense")
+    first = Agent("first", model=ScriptedProvider(*lines, "Over."), tools=[read], then="second")
+    crew = Crew("c", agents=[first, Agent("second", model=refusing, max_input_tokens=60_000)])
+    events, result = await watch(CrewExecutor(crew))
+    assert result.output == "All read."
+    asked = [event.tokens for event in events if isinstance(event, Asked) and event.agent == "second"]
+    assert len(asked) == 3
+    gauge = result.state.gauges["second"][0]
+    assert (gauge.window, gauge.source) == (50_000, "learned")
+    refusals = [event for event in events if isinstance(event, TooLong)]
+    assert refusals[1].tokens > refusals[0].tokens / 2, "a third of the messages, each of which counts for more now"
+
+
 async def test_where_nothing_can_leave_the_first_refusal_is_final() -> None:
     """A request that can't be made smaller is not sent again."""
     model = Narrow(ScriptedProvider("never"), window=1)
@@ -179,3 +198,36 @@ async def test_a_fallback_survives_a_crash() -> None:
     down[0] = False
     result = await CrewExecutor(agent, store=store).resume("r")
     assert result.output == "Answered."
+
+
+async def test_what_one_agent_learned_of_a_window_all_with_that_model_know() -> None:
+    """Also after a branch joined, and in the next run of the conversation."""
+    model = Narrow(ScriptedProvider(reader(20)), window=1_500, named=1_500)
+    worker = Agent("worker", model=model, tools=[read])
+    group = Parallel("group", branches=[worker], then="reader")
+    crew = Crew("c", agents=[worker, Agent("reader", model=model)], groups=[group], entry=group)
+    executor = CrewExecutor(crew, max_messages_per_request=100)
+    result = await executor.execute("Read it.")
+    assert len(model.refused) == 1
+    assert {g.source for ranks in result.state.gauges.values() for g in ranks} == {"learned"}
+    again = await executor.execute("Once more.", history=result)
+    assert {g.source for ranks in again.state.gauges.values() for g in ranks} == {"learned"}
+
+
+async def test_a_state_from_before_gauges_were_told_goes_on() -> None:
+    """What is not in the state is taken from the plan: the agent's own number, or the default."""
+    store = MemoryStore()
+    agent = Agent(
+        "a", model=ScriptedProvider(Unavailable("down"), name="openai", model="gpt-4o"), max_input_tokens=9_000
+    )
+
+    with pytest.raises(RunError) as caught:
+        await CrewExecutor(agent, store=store).execute("Hello?", run_id="r")
+
+    stored = await store.load("r")
+    bare = replace(caught.value.result.state, gauges={})
+    await store.commit("r", stored.version, (), bare)
+    answered = Agent("a", model=ScriptedProvider("Hi."), max_input_tokens=9_000)
+    result = await CrewExecutor(answered, store=store).resume("r")
+    manifest = result.transcript[-1].manifest  # type: ignore[union-attr]
+    assert (manifest.window, manifest.window_source) == (9_000, "explicit")

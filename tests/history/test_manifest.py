@@ -189,6 +189,16 @@ def test_a_request_that_lost_its_end_differs_from_there_on() -> None:
     assert (found.same, found.rule, found.lines) == (1, "rolling", ())
 
 
+def test_every_form_of_a_message_has_a_number_of_its_own() -> None:
+    """Whole, as text, masked, or a summary in the place of the last message that it covers."""
+    result = ToolMessage((ToolResult(call_id="a", text="long"),), id="r")
+    reply = AssistantMessage("text", calls=(ToolCall(id="a", name="read"),), id="c")
+    history, _ = made(UserMessage("goal", id="g"), reply, result, SummaryMessage("short", id="s"), goal="g")
+    assert codes(history.entries, View()) == (0, 4, 8, 15)
+    assert codes(history.entries, View(masked_to=3)) == (0, 4, 10, 15)
+    assert codes(history.entries, View(texts=(1,))) == (0, 5, 8, 15)
+
+
 def test_masks_that_are_not_at_the_front_are_kept_one_by_one() -> None:
     """A user's own policy may mask what it likes."""
 

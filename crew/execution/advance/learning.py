@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from crew.doors import Entry
 from crew.execution.advance.draft import Draft
@@ -12,6 +12,7 @@ from crew.execution.gauges import gauge_of, regauged
 from crew.history import Calibration, History, View
 from crew.history.gauge import Anchored, anchor
 from crew.history.view import codes, marked, shown
+from crew.runs import Tally
 from crew.runs.events import Replied
 
 
@@ -28,7 +29,7 @@ def learn(draft: Draft, event: Replied) -> int:
     sent = marked(entries, view)
     numbers = codes(sent, view)
     fresh = replace(view, turn=view.turn + 1, sent=numbers, sent_to=gauge.model, moved="", too_long=0)
-    _tally(draft, event, sum(entry.tokens for entry in sent))
+    changes: dict[str, Any] = {"views": {**state.views, name: fresh}, "tally": _tally(state.tally, event, sent)}
 
     if event.usage.input_tokens:
         held: Literal["held", "moved", "first"] = "moved"
@@ -40,14 +41,14 @@ def learn(draft: Draft, event: Replied) -> int:
 
         found = anchor(calibration, gauge.fixed, sent, state.known, event.usage.input_tokens, held=held)
         calibration = found.calibration
-        draft.set(
+        changes.update(
             history=_corrected(state.history, entries, found, state.known),
             gauges=regauged(state, name, replace(gauge, fixed=found.fixed)),
             calibrations={**state.calibrations, gauge.model: calibration},
             known=len(state.transcript),
         )
 
-    draft.set(views={**state.views, name: fresh})
+    draft.set(**changes)
     return _own_tokens(event, calibration)
 
 
@@ -73,13 +74,17 @@ def _own_tokens(event: Replied, calibration: Calibration) -> int:
     return round(billed / calibration.ratio) if plausible else event.tokens
 
 
-def _tally(draft: Draft, event: Replied, tokens: int) -> None:
-    tally, manifest = draft.state.tally, event.message.manifest
-    draft.count(saved_tokens=tally.saved_tokens + max(0, tally.seen_tokens - tokens))
+def _tally(tally: Tally, event: Replied, sent: Sequence[Entry]) -> Tally:
+    manifest = event.message.manifest
+    left_out = max(0, tally.seen_tokens - sum(entry.tokens for entry in sent))
 
-    if manifest is not None:
-        draft.count(
-            estimated_tokens=tally.estimated_tokens + manifest.tokens,
-            cached_tokens=tally.cached_tokens + manifest.cached,
-            prefix_breaks=tally.prefix_breaks + bool(manifest.rule and manifest.request),
-        )
+    if manifest is None:
+        return replace(tally, saved_tokens=tally.saved_tokens + left_out)
+
+    return replace(
+        tally,
+        saved_tokens=tally.saved_tokens + left_out,
+        estimated_tokens=tally.estimated_tokens + manifest.tokens,
+        cached_tokens=tally.cached_tokens + manifest.cached,
+        prefix_breaks=tally.prefix_breaks + bool(manifest.rule and manifest.request),
+    )

@@ -15,7 +15,7 @@ from crew.execution.advance.draft import Draft, counted
 from crew.execution.gauges import THRESHOLD, fixed_parts, gauge_of
 from crew.history import Calibration, MaskToolResults, View
 from crew.history.fit import Measure, drop
-from crew.history.gauge import predict
+from crew.history.gauge import parts
 from crew.history.legal import settle, survey
 from crew.history.view import MARKER_TOKENS, hide, marked, mask, shown
 from crew.messages import OMITTED, ToolMessage, weight
@@ -44,10 +44,10 @@ class Look:
         self.entries = shown(history, self.view)
         sent = marked(self.entries, self.view)
         self.size = sum(weight(entry.message) for entry in sent)
-        self.tokens = predict(self.calibration, self.gauge.fixed, sent, known)
-        self.careful = predict(
-            replace(self.calibration, ratio=self.calibration.ratio * CAUTION), self.gauge.fixed, sent, known
-        )
+        old, new = parts(sent, known)
+        fresh = new * self.calibration.ratio
+        self.tokens = round(self.gauge.fixed + old * self.calibration.scale + fresh)
+        self.careful = self.tokens + fresh * (CAUTION - 1.0)
 
     def groups(self) -> tuple[Group, ...]:
         """What is shown as groups, each with its tokens as this model counts them."""
@@ -61,9 +61,8 @@ class Look:
     @property
     def extra(self) -> tuple[int, int]:
         """What a request holds beside the groups: the marker's size, and its tokens with the fixed part's."""
-        own = sum(entry.tokens for entry in self.entries if entry.position < self.draft.state.known)
-        new = sum(entry.tokens for entry in self.entries) - own
-        groups = own * self.calibration.scale + new * self.calibration.ratio
+        old, new = parts(self.entries, self.draft.state.known)
+        groups = old * self.calibration.scale + new * self.calibration.ratio
         return (1 if self.view.truncated else 0), max(0, round(self.tokens - groups))
 
     # ------------------------------------------------------------------------------------------ its moves

@@ -56,7 +56,9 @@ def _learn(draft: Draft, event: TooLong) -> None:
     if event.tokens < maximum:
         # More was sent than the window holds, though less was estimated: this model counts higher than thought.
         known = state.calibrations.get(event.model, Calibration())
-        raised = replace(known, ratio=min(4.0, known.ratio * maximum / max(1, event.tokens)))
+        factor = min(4.0, maximum / max(1, event.tokens))
+        scale = known.scale if known.bills else known.scale * factor
+        raised = replace(known, ratio=min(4.0, known.ratio * factor), scale=scale)
         draft.set(calibrations={**state.calibrations, event.model: raised})
 
 

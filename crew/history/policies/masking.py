@@ -37,15 +37,15 @@ class MaskToolResults:
             if isinstance(entry.message, ToolMessage) and any(r.text != OMITTED for r in entry.message.results)
         ]
         left = sum(weight(message) for message, _ in readable)
-        masked: list[str] = []
 
-        if self.keep_recent and left >= 2 * self.keep_recent:
-            for message, mandatory in readable:
-                if mandatory or left - weight(message) < self.keep_recent:
-                    break
+        if not self.keep_recent or left < 2 * self.keep_recent:
+            return Pruned(kept=tuple(history))
 
-                masked.append(message.id)
-                left -= weight(message)
+        older: list[ToolMessage] = []
 
-        reason = f"more than {self.keep_recent} tool results" if masked else ""
-        return Pruned(kept=tuple(history), masked=tuple(masked), reason=reason)
+        while not readable[0][1] and left - weight(readable[0][0]) >= self.keep_recent:
+            older.append(readable.pop(0)[0])
+            left -= weight(older[-1])
+
+        reason = f"more than {self.keep_recent} tool results can be read"
+        return Pruned(kept=tuple(history), masked=tuple(message.id for message in older), reason=reason)

@@ -1,0 +1,5 @@
+"""Anthropic's Messages."""
+
+from crew.providers.anthropic.provider import Anthropic
+
+__all__ = ["Anthropic"]

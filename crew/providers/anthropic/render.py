@@ -1,0 +1,164 @@
+"""From a request to the bytes of Anthropic's Messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crew.doors import ModelRequest, ModelSettings, OutputSpec, ToolSpec
+from crew.errors import DefinitionError
+from crew.exchanges import Profile
+from crew.messages import AssistantMessage, SystemMessage
+from crew.providers import options
+from crew.providers.anthropic.marks import joined, marked
+from crew.providers.anthropic.turns import Turn, Writer, may_think, turns_of
+from crew.providers.schemas import closed
+from crew.providers.wire import dump, field
+
+DEFAULT_OUTPUT = 8192
+"""The service insists on a number; this one is what every current model can write."""
+
+_EFFORT = {"minimal": "low"}
+_NO_TOOL = (
+    b',"tools":[{"name":"none","description":"Not to be called.","input_schema":{"type":"object"}}]'
+    b',"tool_choice":{"type":"none"}'
+)
+
+
+def to_wire(request: ModelRequest, writer: Writer, profile: Profile, *, stream: bool = False) -> bytes:
+    """The request's body for the writer's model; the same request gives the same bytes."""
+    settings = request.settings
+    check(settings, profile, writer[1])
+    leading = next((i for i, m in enumerate(request.messages) if not isinstance(m, SystemMessage)), 0)
+    turns = turns_of(request.messages[leading:], profile, writer)
+    thinks = _wants_thinking(settings, profile) and _is_free(settings) and may_think(turns)
+    parts = [b'{"model":', dump(writer[1]), *_settings(settings, profile, thinks=thinks)]
+
+    if stream:
+        parts.append(b',"stream":true')
+
+    parts.append(_output_config(request.output, settings, profile, thinks=thinks))
+    parts += _front(request, leading, turns)
+    parts += [b',"messages":[', joined(turns), b"]}"]
+    return b"".join(parts)
+
+
+def check(settings: ModelSettings, profile: Profile, model: str) -> None:
+    """Whether this model knows these settings, alone and together."""
+    options.check(settings, profile, model)
+
+    if settings.thinking_tokens is not None and settings.temperature not in (None, 1.0):
+        raise DefinitionError(
+            f"Settings of {model!r} (profile {profile.name!r})",
+            "temperature= and thinking_tokens= exclude each other on this model: leave one of them out.",
+        )
+
+    if settings.thinking_tokens is not None and settings.thinking_tokens < 1024:
+        raise DefinitionError(
+            f"Settings of {model!r} (profile {profile.name!r})",
+            f"thinking_tokens={settings.thinking_tokens} is too small: the least is 1024; None switches thinking off.",
+        )
+
+
+def _wants_thinking(settings: ModelSettings, profile: Profile) -> bool:
+    if profile.thinking == "budget":
+        return settings.thinking_tokens is not None
+
+    return settings.reasoning not in (None, "none")
+
+
+def _is_free(settings: ModelSettings) -> bool:
+    """The service refuses thinking where a call is forced."""
+    return settings.tool_choice in (None, "auto", "none")
+
+
+def _settings(settings: ModelSettings, profile: Profile, *, thinks: bool) -> list[bytes]:
+    limit = settings.max_output_tokens or DEFAULT_OUTPUT
+    budget = settings.thinking_tokens if thinks and profile.thinking == "budget" else None
+    thinking: dict[str, Any] | None = None
+
+    if budget is not None:
+        # The budget is part of max_tokens and must leave room for the answer.
+        limit = limit if limit > budget else limit + budget
+        thinking = {"type": "enabled", "budget_tokens": budget}
+    elif thinks:
+        thinking = {"type": "adaptive"}
+    elif profile.thinking == "adaptive" and settings.reasoning is not None:
+        thinking = {"type": "disabled"}
+
+    given: list[tuple[str, Any]] = [
+        ("max_tokens", limit),
+        ("temperature", None if thinks else settings.temperature),
+        ("thinking", thinking),
+        ("stop_sequences", list(settings.stop) or None),
+    ]
+    return [field(name, value) for name, value in given if value is not None]
+
+
+def _output_config(output: OutputSpec | None, settings: ModelSettings, profile: Profile, *, thinks: bool) -> bytes:
+    config: dict[str, Any] = {}
+
+    if thinks and profile.thinking == "adaptive" and settings.reasoning is not None:
+        config["effort"] = _EFFORT.get(settings.reasoning, settings.reasoning)
+
+    if output is not None and (schema := closed(output.schema)) is not None:
+        config["format"] = {"type": "json_schema", "schema": schema}
+
+    return field("output_config", config) if config else b""
+
+
+def _front(request: ModelRequest, leading: int, turns: list[Turn]) -> list[bytes]:
+    """Tools and system: what comes before the messages, with one mark at its end."""
+    texts = [request.instructions, *(m.text for m in request.messages[:leading] if isinstance(m, SystemMessage))]
+    system = [dump({"type": "text", "text": text}) for text in texts if text.strip()]
+    tools = [_tool(spec) for spec in request.tools]
+    parts: list[bytes] = []
+
+    if request.output is not None and closed(request.output.schema) is None:
+        words = f"Answer with JSON alone, fitting this schema: {dump(dict(request.output.schema)).decode()}"
+        system.append(dump({"type": "text", "text": words}))
+
+    if system:
+        system[-1] = marked(system[-1])
+    elif tools:
+        tools[-1] = marked(tools[-1])
+
+    if tools:
+        parts += [b',"tools":[', b",".join(tools), b"]", _choice(request.settings)]
+    elif any(isinstance(message, AssistantMessage) and message.calls for message in request.messages):
+        # Some of the services insist on tools where the conversation holds calls, even if nobody may call any more.
+        parts.append(_NO_TOOL)
+
+    if system:
+        parts += [b',"system":[', b",".join(system), b"]"]
+
+    return parts
+
+
+def _tool(spec: ToolSpec) -> bytes:
+    slot = spec.rendered()
+
+    if "anthropic" not in slot:
+        schema = {"type": "object", **spec.parameters}
+        slot["anthropic"] = dump({"name": spec.name, "description": spec.description, "input_schema": schema})
+
+    return bytes(slot["anthropic"])
+
+
+def _choice(settings: ModelSettings) -> bytes:
+    choice: dict[str, Any] = {}
+
+    match settings.tool_choice:
+        case None:
+            pass
+        case "required":
+            choice["type"] = "any"
+        case "auto" | "none":
+            choice["type"] = settings.tool_choice
+        case name:
+            choice |= {"type": "tool", "name": name}
+
+    if settings.parallel_tool_calls is False and settings.tool_choice != "none":
+        choice.setdefault("type", "auto")
+        choice["disable_parallel_tool_use"] = True
+
+    return field("tool_choice", choice) if choice else b""

@@ -1,0 +1,196 @@
+"""The way to a service and back: bytes out through the SDK's client, an answer or an error of ours in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from crew.errors import AuthenticationFailed, CrewError, MalformedReply, ProviderError, Unavailable
+from crew.providers.refusals import Refusal, error_for, retry_after
+from crew.providers.wire import load
+
+T = TypeVar("T")
+_OPTIONS: Any = {"headers": {"Content-Type": "application/json"}}
+_SHOWN = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sdk:
+    """An SDK's client and the names of it that we use; `lost` and `garbled` are what its transport may let through."""
+
+    client: Any
+    module: Any
+    stream: Any
+    raw: Any
+    own: type[Exception]
+    no_key: str
+    lost: tuple[type[Exception], ...]
+    garbled: tuple[type[Exception], ...]
+    key: str = field(repr=False)
+
+    def address(self, path: str) -> str:
+        """The whole address: the SDK parses a relative one twice."""
+        return f"{str(self.client.base_url).rstrip('/')}{path}"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Open:
+    """One event loop's client: closed once nobody uses it any more."""
+
+    sdk: Sdk
+    users: int = 0
+    closing: bool = False
+
+
+class Connection:
+    """One provider's clients, one for each event loop; made on first use."""
+
+    def __init__(
+        self, make: Callable[[], Sdk], path: str, provider: str, model: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._make, self._path, self._clock = make, path, clock
+        self._facts: dict[str, Any] = {"provider": provider, "model": model}
+        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _Open] = WeakKeyDictionary()
+
+    async def send(self, body: bytes, read: Callable[[Any], T]) -> T:
+        """Post a body; `read` makes a reply of the answer's JSON."""
+        async with self._client() as sdk:
+            answer = await sdk.client.post(sdk.address(self._path), content=body, cast_to=sdk.raw, options=_OPTIONS)
+            content: bytes = answer.content
+
+            try:
+                return read(load(content))
+            except ValueError as error:
+                start = content[:_SHOWN].decode(errors="replace")
+                raise self._malformed(f"what came back is not JSON but {start!r}") from error
+            except (AttributeError, IndexError, KeyError, TypeError) as error:
+                raise self._malformed(f"what came back has not the shape of a reply ({error!r})") from error
+
+    async def stream(self, body: bytes, take: Callable[[Any], None]) -> None:
+        """Post a body; `take` gets the events of the answer, one by one."""
+        async with self._client() as sdk:
+            events = await sdk.client.post(
+                sdk.address(self._path),
+                content=body,
+                cast_to=object,
+                options=_OPTIONS,
+                stream=True,
+                stream_cls=sdk.stream,
+            )
+
+            try:
+                async for event in events:
+                    take(event)
+            except ValueError as error:
+                raise self._malformed(f"an event of the stream is not JSON ({error})") from error
+            except (AttributeError, IndexError, KeyError, TypeError) as error:
+                raise self._malformed(f"an event of the stream has not its shape ({error!r})") from error
+            finally:
+                await events.close()
+
+    def failed(self, body: Any) -> ProviderError:
+        """The error that an event in a stream speaks of."""
+        return error_for(Refusal.read(200, body), **self._facts)
+
+    def cut(self) -> MalformedReply:
+        """The stream ended before the reply did."""
+        return self._malformed("the stream ended before the reply did")
+
+    def empty(self, what: str) -> MalformedReply:
+        """An answer without a reply in it."""
+        return self._malformed(what)
+
+    async def aclose(self) -> None:
+        """Close this event loop's client, as soon as the last request on it has ended."""
+        held = self._open.pop(asyncio.get_running_loop(), None)
+
+        if held is not None:
+            held.closing = True
+            await _close_if_idle(held)
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[Sdk]:
+        loop = asyncio.get_running_loop()
+        held = self._open.get(loop)
+
+        if held is None:
+            held = self._open[loop] = _Open(sdk=self._make())
+
+        held.users += 1
+
+        try:
+            yield held.sdk
+        except CrewError:
+            raise
+        except (held.sdk.own, *held.sdk.lost, *held.sdk.garbled) as error:
+            translated = self._translated(held.sdk, error)
+            # A cause that shows the key is not kept.
+            raise translated from (None if held.sdk.key and held.sdk.key in str(error) else error)
+        finally:
+            held.users -= 1
+            await _close_if_idle(held)
+
+    def _translated(self, sdk: Sdk, error: Exception) -> ProviderError:
+        words = str(error).replace(sdk.key, "[key]") if sdk.key else str(error)
+        module = sdk.module
+
+        if isinstance(error, module.APIStatusError):
+            headers = error.response.headers
+            facts = {
+                **self._facts,
+                "request_id": headers.get("x-request-id") or headers.get("request-id") or "",
+                "retry_after": retry_after(headers, self._clock()),
+            }
+            refusal = Refusal.read(error.status_code, error.body, words)
+        elif isinstance(error, module.APITimeoutError):
+            return Unavailable(f"{self._name} did not answer in time, or the connection was lost.", **self._facts)
+        elif isinstance(error, (module.APIConnectionError, *sdk.lost)):
+            return Unavailable(f"{self._name} can't be reached: {words or type(error).__name__}", **self._facts)
+        elif isinstance(error, module.APIError):
+            facts, refusal = dict(self._facts), Refusal.read(200, error.body, words)
+        elif isinstance(error, sdk.own):
+            # What an SDK raises before it sends anything is about who is asking.
+            return AuthenticationFailed(f"{sdk.no_key} ({words})", **self._facts)
+        else:
+            return self._malformed(f"what came back is not HTTP ({words})")
+
+        message = refusal.message.replace(sdk.key, "[key]") if sdk.key else refusal.message
+        return error_for(Refusal(status=refusal.status, kind=refusal.kind, code=refusal.code, message=message), **facts)
+
+    @property
+    def _name(self) -> str:
+        return f"{self._facts['provider']} ({self._facts['model']})"
+
+    def _malformed(self, what: str) -> MalformedReply:
+        return MalformedReply(f"{self._name} gave no usable answer: {what}.", **self._facts)
+
+
+@cache
+def http_options(timeout: float) -> dict[str, Any]:
+    """How both SDKs' HTTP clients are made: one TLS context for all of them, since to make one takes 20 ms."""
+    import httpx2
+
+    return {
+        "timeout": httpx2.Timeout(timeout, connect=10.0),
+        # 0 is no limit to aiohttp: who runs many runs at once wants them at once; the services say when it is too much.
+        "limits": httpx2.Limits(max_connections=0, max_keepalive_connections=0, keepalive_expiry=60.0),
+        "verify": _tls(),
+    }
+
+
+@cache
+def _tls() -> Any:
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
+async def _close_if_idle(held: _Open) -> None:
+    if held.closing and not held.users:
+        await held.sdk.client.close()

@@ -1,0 +1,117 @@
+"""Whatever goes wrong on the way or in the answer, a run ends correctly or with an error that names the cause."""
+
+import pytest
+
+from crew import CrewExecutor
+from crew.errors import (
+    AuthenticationFailed,
+    ContentRefused,
+    MalformedReply,
+    ProviderError,
+    QuotaExceeded,
+    RunError,
+    Unavailable,
+)
+from crew.runs.events import Retried
+from tests.providers.ways import IMPATIENT, PROTOCOLS, TRIES, patient, run, said, watched, worker
+from tests.wire import Fault, Protocol, WireServer, every_kind, tool_loop
+
+STEPS = 4
+PASSES = {
+    *("rate_limited", "server_error", "unavailable", "overloaded", "html_page", "reset", "hang", "garbage", "not_http"),
+    *("cut", "cut_clean", "reset_mid_stream", "hang_mid_stream", "error_event", "failed_event"),
+}
+FINAL: dict[str, type[ProviderError]] = {
+    "quota": QuotaExceeded,
+    "unauthorized": AuthenticationFailed,
+    "forbidden": AuthenticationFailed,
+    "blocked": ContentRefused,
+}
+# What becomes of a window that is too small is told with the views.
+FAULTS = [fault for fault in every_kind() if fault.kind != "context_too_long"]
+
+
+def name(fault: object) -> str:
+    return f"{fault.kind}{fault.shape or ''}" if isinstance(fault, Fault) else str(fault)
+
+
+async def try_fault(fault: Fault, place: int, protocol: Protocol, *, streamed: bool) -> None:
+    """One run with one fault in it."""
+    async with WireServer(tool_loop(STEPS), faults={place: fault}) as server:
+        policy = IMPATIENT if fault.kind.startswith("hang") else TRIES
+        executor = CrewExecutor(worker(patient(server, protocol, "classic", policy=policy)))
+        final = FINAL.get(fault.kind)
+
+        if fault.kind in ("refusal", "content_filter") and protocol == "messages":
+            final = ContentRefused
+
+        if final is None:
+            result = await run(executor, streamed=streamed)
+            assert result.stop_reason == "completed"
+            refuses = fault.kind in ("refusal", "content_filter")
+            cut = fault.kind == "length" and place == STEPS
+            assert result.output == ("I can't help with that." if refuses else "do" if cut else "done")
+        else:
+            with pytest.raises(RunError) as caught:
+                await run(executor, streamed=streamed)
+
+            assert isinstance(caught.value.__cause__, final)
+            assert server.count == place + 1, "what can't be mended by asking again is asked once"
+
+        assert not server.refused, said(server)
+
+        if fault.kind in PASSES:
+            assert server.count == STEPS + 2, "one more request than without the fault"
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("fault", FAULTS, ids=name)
+async def test_a_fault_in_the_middle_of_a_run(fault: Fault, protocol: Protocol, streamed: bool) -> None:
+    """The run goes on to its end where asking again helps, the model is told where it was its own mistake, and what
+    can't be mended is one request and a typed error."""
+    await try_fault(fault, STEPS // 2, protocol, streamed=streamed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("place", [0, STEPS], ids=["first", "last"])
+@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("fault", FAULTS, ids=name)
+async def test_a_fault_at_an_edge_of_a_run(fault: Fault, protocol: Protocol, streamed: bool, place: int) -> None:
+    """The same at the first and at the last step."""
+    await try_fault(fault, place, protocol, streamed=streamed)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("kind", "error"), [("server_error", Unavailable), ("garbage", MalformedReply), ("hang", Unavailable)]
+)
+async def test_a_fault_that_stays_ends_the_run_with_its_cause(
+    kind: str, error: type[ProviderError], protocol: Protocol
+) -> None:
+    """Nothing is asked for ever: after the last attempt the run fails with what the service said."""
+    async with WireServer(faults=lambda *_: Fault(kind)) as server:  # type: ignore[arg-type]
+        with pytest.raises(RunError) as caught:
+            await run(CrewExecutor(worker(patient(server, protocol, "classic", policy=IMPATIENT))))
+
+        assert isinstance(caught.value.__cause__, error)
+        assert server.count == 4
+        assert "It was asked 4 times." in caught.value.__cause__.__notes__
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_what_was_streamed_of_a_reply_that_failed_is_declared_void(protocol: Protocol) -> None:
+    """After a failure in the middle of a stream a `restart` comes before the first piece of the second attempt, so
+    that whoever shows the text can take the first ones back."""
+    text = "All the words of a long answer, " * 8
+
+    async with WireServer([text, text], faults={0: Fault("cut")}) as server:
+        events, result = await watched(CrewExecutor(worker(patient(server, protocol, "classic"))))
+
+    pieces = [event for event in events if event.kind == "text_delta"]
+    restart = next(index for index, piece in enumerate(pieces) if piece.channel == "restart")
+    assert restart > 0
+    assert "".join(piece.text for piece in pieces[restart + 1 :]) == result.output == text
+    assert text.startswith("".join(piece.text for piece in pieces[:restart]))
+    assert [type(event) for event in events].count(Retried) == 1

@@ -1,0 +1,213 @@
+"""Asking again: by the error's type, as the service asks, within a deadline."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from crew import Agent, CrewExecutor, ScriptedProvider
+from crew.doors import Delta, ModelReply, ModelRequest, OnDelta, Retry
+from crew.errors import (
+    AuthenticationFailed,
+    ContentRefused,
+    MalformedReply,
+    Overloaded,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+    RequestRejected,
+    RunError,
+    Unavailable,
+)
+from crew.messages import UserMessage
+from crew.providers import Retrying, RetryPolicy
+from crew.runs.events import Retried
+from tests.providers.ways import provider, worker
+from tests.wire import Fault, WireServer
+
+
+class Failing:
+    """Fails as often as there are errors, then answers; says a piece of it first."""
+
+    name, model, profile = "failing", "m", "strictest"
+
+    def __init__(self, errors: Sequence[Exception], piece: str = "") -> None:
+        self.errors, self.piece, self.asked = list(errors), piece, 0
+
+    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+        self.asked += 1
+
+        if on_delta is not None and self.piece:
+            on_delta(Delta(text=self.piece))
+
+        if self.errors:
+            raise self.errors.pop(0)
+
+        return ModelReply(text="done")
+
+
+class Waiting:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now, self.waits = 0.0, list[float]()
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+
+def retrying(failing: Failing, waiting: Waiting, **policy: float) -> Retrying:
+    return Retrying(
+        failing,
+        policy=RetryPolicy(**policy),  # type: ignore[arg-type]
+        random=lambda: 1.0,
+        sleep=waiting.sleep,
+        clock=lambda: waiting.now,
+    )
+
+
+def question(retries: list[Retry] | None = None) -> ModelRequest:
+    return ModelRequest(messages=(UserMessage("Hello"),), on_retry=None if retries is None else retries.append)
+
+
+@pytest.mark.parametrize("error", [Unavailable, RateLimited, Overloaded, MalformedReply])
+async def test_what_may_pass_is_asked_again_with_growing_waits(error: type[ProviderError]) -> None:
+    """Each wait is twice the one before; every retry is told of."""
+    failing, waiting, retries = Failing([error("no"), error("no"), error("no")]), Waiting(), list[Retry]()
+    reply = await retrying(failing, waiting).complete(question(retries))
+    assert reply.text == "done"
+    assert waiting.waits == [0.5, 1.0, 2.0]
+    assert [(retry.attempt, retry.wait) for retry in retries] == [(1, 0.5), (2, 1.0), (3, 2.0)]
+    assert "no" in retries[0].reason
+
+
+@pytest.mark.parametrize("error", [RequestRejected, AuthenticationFailed, ContentRefused, QuotaExceeded])
+async def test_what_can_not_pass_is_asked_once(error: type[ProviderError]) -> None:
+    """The same question would get the same answer."""
+    failing, waiting = Failing([error("no")]), Waiting()
+
+    with pytest.raises(error):
+        await retrying(failing, waiting).complete(question())
+
+    assert failing.asked == 1
+    assert not waiting.waits
+
+
+async def test_chance_spreads_the_waits_but_never_below_half() -> None:
+    """Who fails together does not come back together."""
+    failing, waiting = Failing([Unavailable("no")]), Waiting()
+    wrapped = Retrying(failing, random=lambda: 0.0, sleep=waiting.sleep, clock=lambda: waiting.now)
+    await wrapped.complete(question())
+    assert waiting.waits == [0.25]
+
+
+async def test_the_service_is_given_the_time_that_it_asks_for() -> None:
+    """Retry-After counts where it is longer than our own wait."""
+    failing, waiting = Failing([RateLimited("no", retry_after=17.0), RateLimited("no", retry_after=0.1)]), Waiting()
+    await retrying(failing, waiting).complete(question())
+    assert waiting.waits == [17.0, 1.0]
+
+
+async def test_an_absurd_wait_is_refused_in_words() -> None:
+    """Nobody sleeps for a day because a header says so."""
+    failing, waiting = Failing([RateLimited("no", retry_after=86_400.0)]), Waiting()
+
+    with pytest.raises(RateLimited) as caught:
+        await retrying(failing, waiting).complete(question())
+
+    assert not waiting.waits
+    assert "asks to wait 86400 s" in caught.value.__notes__[0]
+    assert "longest_retry_after" in caught.value.__notes__[0]
+
+
+async def test_the_deadline_ends_it() -> None:
+    """No wait begins that would end after it."""
+    failing, waiting = Failing([Unavailable("no")] * 9), Waiting()
+
+    with pytest.raises(Unavailable) as caught:
+        await retrying(failing, waiting, attempts=10, deadline=4.0).complete(question())
+
+    assert waiting.now <= 4.0
+    assert "deadline of 4 s" in caught.value.__notes__[0]
+
+
+async def test_one_attempt_has_a_time_limit_of_its_own() -> None:
+    """A provider that never answers is left, and the next attempt made."""
+
+    class Hanging(Failing):
+        async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+            self.asked += 1
+
+            if self.asked == 1:
+                await asyncio.Event().wait()
+
+            return ModelReply(text="done")
+
+    hanging = Hanging([])
+    retries = list[Retry]()
+    wrapped = Retrying(hanging, policy=RetryPolicy(timeout=0.02, first_wait=0.001))
+    assert (await wrapped.complete(question(retries))).text == "done"
+    assert "did not answer within 0.02 s" in retries[0].reason
+
+
+async def test_a_time_limit_of_the_caller_is_not_taken_for_one_of_the_attempt() -> None:
+    """Whoever waits for the run decides when it is over."""
+
+    class Hanging(Failing):
+        async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+            self.asked += 1
+            raise TimeoutError("theirs")
+
+    hanging = Hanging([])
+
+    with pytest.raises(TimeoutError, match="theirs"):
+        await Retrying(hanging).complete(question())
+
+    assert hanging.asked == 1
+
+
+async def test_pieces_that_came_before_a_failure_are_declared_void() -> None:
+    """A restart stands between the pieces of two attempts; without pieces there is none."""
+    deltas = list[Delta]()
+    await retrying(Failing([Unavailable("no")], piece="do"), Waiting()).complete(question(), deltas.append)
+    assert [(delta.kind, delta.text) for delta in deltas] == [("text", "do"), ("restart", ""), ("text", "do")]
+    deltas.clear()
+    await retrying(Failing([Unavailable("no")]), Waiting()).complete(question(), deltas.append)
+    assert not deltas
+
+
+async def test_an_executor_retries_by_itself_and_tells_of_it() -> None:
+    """A provider that goes over a network needs no wrapping by its user; `retry=` says how often."""
+    async with WireServer(faults={0: Fault("overloaded"), 2: Fault("overloaded")}) as server:
+        told = list[Retried]()
+        executor = CrewExecutor(
+            worker(provider(server, "messages", "classic")),
+            retry=RetryPolicy(attempts=2, first_wait=0.001),
+            observers=[lambda event: told.append(event) if isinstance(event, Retried) else None],
+        )
+        assert (await executor.execute("Hello")).output == "Hello"
+        assert [(event.provider, event.attempt) for event in told] == [("anthropic", 1)]
+        assert (await executor.execute("Hello")).output == "Hello"
+
+    assert server.count == 4
+
+
+async def test_an_executor_stops_where_its_policy_says() -> None:
+    """One attempt is one request."""
+    async with WireServer(faults={0: Fault("overloaded")}) as server:
+        executor = CrewExecutor(worker(provider(server, "chat", "classic")), retry=RetryPolicy(attempts=1))
+
+        with pytest.raises(RunError) as caught:
+            await executor.execute("Hello")
+
+    assert isinstance(caught.value.__cause__, Overloaded)
+    assert server.count == 1
+
+
+async def test_a_provider_that_needs_no_network_is_left_as_it_is() -> None:
+    """A script that raises fails at once, as it was written."""
+    executor = CrewExecutor(Agent("a", instructions="Hi.", model=ScriptedProvider(Unavailable("no"), "yes")))
+
+    with pytest.raises(RunError):
+        await executor.execute("Hello")

@@ -1,0 +1,222 @@
+"""Settings, structured output and images as each service takes them, read off the bytes that it received."""
+
+import json
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from crew import Agent, CrewExecutor
+from crew.doors import ModelSettings
+from crew.errors import DefinitionError, OutputInvalid
+from crew.messages import Image, UserMessage
+from crew.providers import Anthropic, OpenAIChat, OpenAIResponses
+from tests.providers.ways import ERAS, PROTOCOLS, provider, run, said, watched, worker
+from tests.wire import Era, Model, Protocol, Reply, WireServer
+
+
+async def sent(protocol: Protocol, era: Era, settings: ModelSettings) -> dict[str, Any]:
+    """The body that a request with these settings has; the service took it."""
+    async with WireServer(model=Model(era=era)) as server:
+        await run(CrewExecutor(worker(provider(server, protocol, era), settings)))
+        assert not server.refused, said(server)
+        return server.requests[0].body
+
+
+CASES: list[tuple[Protocol, Era, ModelSettings, dict[str, Any]]] = [
+    ("chat", "modern", ModelSettings(max_output_tokens=99), {"max_completion_tokens": 99}),
+    ("chat", "modern", ModelSettings(reasoning="low", seed=7), {"reasoning_effort": "low", "seed": 7}),
+    ("chat", "classic", ModelSettings(temperature=0.2, stop=("END",)), {"temperature": 0.2, "stop": ["END"]}),
+    ("chat", "classic", ModelSettings(tool_choice="required"), {"tool_choice": "required"}),
+    (
+        "chat",
+        "modern",
+        ModelSettings(tool_choice="step", parallel_tool_calls=False),
+        {"tool_choice": {"type": "function", "function": {"name": "step"}}, "parallel_tool_calls": False},
+    ),
+    ("responses", "modern", ModelSettings(max_output_tokens=99), {"max_output_tokens": 99}),
+    ("responses", "modern", ModelSettings(reasoning="high"), {"reasoning": {"effort": "high"}}),
+    ("responses", "classic", ModelSettings(temperature=0.2), {"temperature": 0.2}),
+    ("responses", "modern", ModelSettings(tool_choice="step"), {"tool_choice": {"type": "function", "name": "step"}}),
+    ("messages", "modern", ModelSettings(), {"max_tokens": 8192}),
+    ("messages", "modern", ModelSettings(max_output_tokens=99, stop=("END",)), {"max_tokens": 99}),
+    (
+        "messages",
+        "modern",
+        ModelSettings(reasoning="minimal"),
+        {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}},
+    ),
+    ("messages", "modern", ModelSettings(reasoning="none"), {"thinking": {"type": "disabled"}}),
+    ("messages", "classic", ModelSettings(temperature=0.2), {"temperature": 0.2}),
+    (
+        "messages",
+        "classic",
+        ModelSettings(thinking_tokens=2048, max_output_tokens=100),
+        {"thinking": {"type": "enabled", "budget_tokens": 2048}, "max_tokens": 2148},
+    ),
+    ("messages", "modern", ModelSettings(tool_choice="required"), {"tool_choice": {"type": "any"}}),
+    (
+        "messages",
+        "classic",
+        ModelSettings(tool_choice="step", parallel_tool_calls=False),
+        {"tool_choice": {"type": "tool", "name": "step", "disable_parallel_tool_use": True}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("protocol", "era", "settings", "expected"), CASES)
+async def test_a_setting_has_each_service_s_own_name(
+    protocol: Protocol, era: Era, settings: ModelSettings, expected: dict[str, Any]
+) -> None:
+    """What the user sets arrives, under the name that this protocol and era have for it."""
+    body = await sent(protocol, era, settings)
+    assert {key: body.get(key) for key in expected} == expected
+
+
+async def test_thinking_stays_off_where_a_call_is_forced() -> None:
+    """The service refuses both together; the call was asked for by name, thinking was not."""
+    settings = ModelSettings(thinking_tokens=2048, tool_choice="required")
+    assert "thinking" not in await sent("messages", "classic", settings)
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "words"),
+    [
+        ("openai:gpt-5-mini", ModelSettings(temperature=0.5), "temperature=0.5 is not known"),
+        ("openai:gpt-4o", ModelSettings(reasoning="high"), "reasoning='high' is not known"),
+        ("openai-responses:gpt-5", ModelSettings(seed=1), "seed=1 is not known"),
+        ("anthropic:claude-opus-4-8", ModelSettings(thinking_tokens=2000), "use reasoning="),
+        ("anthropic:claude-sonnet-4-5", ModelSettings(reasoning="high"), "thinking_tokens="),
+        ("anthropic:claude-sonnet-4-5", ModelSettings(thinking_tokens=5), "the least is 1024"),
+        ("anthropic:claude-sonnet-4-5", ModelSettings(thinking_tokens=2000, temperature=0.5), "exclude each other"),
+    ],
+)
+def test_a_setting_that_the_model_does_not_know_is_an_error_before_the_first_run(
+    model: str, settings: ModelSettings, words: str
+) -> None:
+    """Nothing is dropped in silence: the error names the value and what would be taken instead."""
+    with pytest.raises(DefinitionError) as caught:
+        CrewExecutor(Agent("a", instructions="Hi.", model=model, settings=settings))
+
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "profile"),
+    [
+        (OpenAIChat("gpt-5-mini"), "openai-chat"),
+        (OpenAIChat("o4-mini"), "openai-chat"),
+        (OpenAIChat("gpt-4o"), "openai-chat-classic"),
+        (OpenAIChat("qwen3:8b"), "compatible"),
+        (OpenAIResponses("gpt-4.1"), "openai-responses-classic"),
+        (OpenAIResponses("gpt-5"), "openai-responses"),
+        (Anthropic("claude-3-7-sonnet-20250219"), "anthropic-classic"),
+        (Anthropic("claude-sonnet-4-5-20250929"), "anthropic-classic"),
+        (Anthropic("claude-opus-4-20250514"), "anthropic-classic"),
+        (Anthropic("claude-opus-4-7"), "anthropic-4.7"),
+        (Anthropic("claude-opus-4-8"), "anthropic"),
+        (Anthropic("claude-sonnet-5"), "anthropic"),
+    ],
+    ids=repr,
+)
+def test_a_model_s_era_follows_from_its_name(made: Any, profile: str) -> None:
+    """Unless a profile is given."""
+    assert made.profile == profile
+
+
+def test_an_unknown_profile_is_refused_with_the_nearest() -> None:
+    """A typing error costs a glance."""
+    with pytest.raises(DefinitionError, match="openai-chat"):
+        OpenAIChat("gpt-5", profile="openai-chats")
+
+
+class Part(BaseModel):
+    name: str = Field(min_length=1, description="What it is called.")
+    price: float | None = Field(default=None, ge=0)
+
+
+class Order(BaseModel):
+    id: int
+    state: Literal["open", "sent"] = "open"
+    parts: list[Part] = []
+
+
+class Free(BaseModel):
+    words: dict[str, int]
+
+
+GOOD = '{"id": 1, "state": "sent", "parts": [{"name": "bolt", "price": 0.5}]}'
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_structured_output_goes_each_service_s_own_way(protocol: Protocol, era: Era, streamed: bool) -> None:
+    """The schema is on the wire in the form that the service enforces, and the reply is an object of the type."""
+    async with WireServer([GOOD], model=Model(era=era)) as server:
+        agent = Agent("clerk", instructions="Fill in.", model=provider(server, protocol, era), output=Order)
+        result = await run(CrewExecutor(agent), streamed=streamed)
+        assert not server.refused, said(server)
+        body = server.requests[0].body
+
+    assert result.output == Order.model_validate_json(GOOD)
+    form = {
+        "chat": lambda: body["response_format"]["json_schema"],
+        "responses": lambda: body["text"]["format"],
+        "messages": lambda: body["output_config"]["format"],
+    }[protocol]()
+    assert form["schema"]["additionalProperties"] is False
+    assert form.get("strict") is (None if protocol == "messages" else True)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_reply_that_does_not_fit_is_mended_once(protocol: Protocol) -> None:
+    """The model gets the validation's words; if it fails again, the error says so."""
+    async with WireServer(["{}", GOOD, "{}", "nonsense"]) as server:
+        agent = Agent("clerk", instructions="Fill in.", model=provider(server, protocol, "classic"), output=Order)
+        assert (await CrewExecutor(agent).execute("Go.")).output.id == 1
+        assert "Field required" in server.requests[1].raw.decode()
+
+        with pytest.raises(OutputInvalid):
+            await CrewExecutor(agent).execute("Go.")
+
+        assert not server.refused, said(server)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_schema_that_can_not_be_strict_still_reaches_the_model(protocol: Protocol) -> None:
+    """A free mapping has no closed form: the schema is sent loosely, or in words."""
+    async with WireServer(['{"words": {"a": 1}}']) as server:
+        agent = Agent("clerk", instructions="Fill in.", model=provider(server, protocol, "classic"), output=Free)
+        assert (await CrewExecutor(agent).execute("Go.")).output == Free(words={"a": 1})
+        assert not server.refused, said(server)
+        assert "additionalProperties" in server.requests[0].raw.decode().replace("\\", "")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_the_pieces_of_a_structured_reply_are_streamed(protocol: Protocol) -> None:
+    """A partial object can be read off them as it grows."""
+    async with WireServer([GOOD]) as server:
+        agent = Agent("clerk", instructions="Fill in.", model=provider(server, protocol, "classic"), output=Order)
+        events, _ = await watched(CrewExecutor(agent))
+
+    pieces = [event.text for event in events if event.kind == "text_delta"]
+    assert len(pieces) > 1
+    assert "".join(pieces) == GOOD
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_user_s_message_may_hold_images(protocol: Protocol, era: Era) -> None:
+    """By address, or as data with its media type."""
+    images = (Image(url="https://example.org/a.png"), Image(data="aGVsbG8=", media_type="image/jpeg"))
+
+    async with WireServer(lambda *_: Reply(text="Two pictures."), model=Model(era=era)) as server:
+        agent = Agent("eye", instructions="Look.", model=provider(server, protocol, era))
+        await CrewExecutor(agent).execute(UserMessage("What is this?", images=images))
+        assert not server.refused, said(server)
+        wire = json.dumps(server.requests[0].body)
+
+    assert "https://example.org/a.png" in wire
+    assert "image/jpeg" in wire
+    assert "aGVsbG8=" in wire

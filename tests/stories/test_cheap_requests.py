@@ -1,0 +1,134 @@
+"""What a long run costs: requests whose beginning the services know already, and a bill that is the service's own."""
+
+import json
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from crew import Agent, CrewExecutor, Limits, tool
+from tests.providers.ways import PROTOCOLS, provider, run, said, thinking
+from tests.providers.ways import worker as agent_on
+from tests.wire import Protocol, WireServer, tool_loop
+
+MARK = re.compile(rb',"cache_control":\{"type":"ephemeral"\}')
+
+
+@tool
+async def step(n: int) -> str:
+    """Go one step on.
+
+    Args:
+        n: The step's number.
+    """
+    return f"Step {n} is done. " + "It left a note of some length behind, as tools do. " * 14
+
+
+def conversation(raw: bytes) -> bytes:
+    """The part of a request that grows, without cache marks and without what closes it."""
+    bare = MARK.sub(b"", raw)
+    start = bare.index(b'"input":[' if b'"input":[' in bare else b'"messages":[')
+    return bare[start:].removesuffix(b"]}")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_without_pruning_each_request_begins_with_the_one_before(protocol: Protocol) -> None:
+    """Byte for byte, cache marks aside; from the third request on, at least nine tenths of the request before are read
+    from the cache."""
+    async with WireServer(tool_loop(100, thinking="Hm.")) as server:
+        worker = agent_on(provider(server, protocol, "classic"), thinking(protocol, "classic"))
+        executor = CrewExecutor(_with(worker), history="unbounded")
+        await run(executor)
+
+        assert not server.refused, said(server)
+        assert server.count == 101
+
+        for before, after in pairwise(server.requests):
+            assert conversation(after.raw).startswith(conversation(before.raw))
+            assert _front(after.raw) == _front(before.raw)
+
+        for before, after in pairwise(server.requests[1:]):
+            if before.usage.input >= 1300:  # below it the services cache nothing, or in steps too coarse to tell
+                assert after.usage.read >= 0.9 * before.usage.input
+
+
+def _front(raw: bytes) -> dict[str, object]:
+    body = json.loads(MARK.sub(b"", raw))
+    return {key: value for key, value in body.items() if key not in ("messages", "input")}
+
+
+def _with(worker: Agent) -> Agent:
+    return replace(worker, tools=[step])
+
+
+async def share_of_cache(protocol: Protocol, steps: int, prune_to: int) -> float:
+    """The share of the input that was read from the cache; our usage and cost are the service's own."""
+    async with WireServer(tool_loop(steps), keep=1) as server:
+        worker = _with(agent_on(provider(server, protocol, "classic")))
+        executor = CrewExecutor(worker, max_messages_per_request=50, prune_to=prune_to, limits=Limits(rounds=400))
+        usage = (await run(executor)).usage
+        billed = server.account.usage
+
+    assert usage.requests == steps + 1
+    assert (usage.input_tokens, usage.output_tokens) == (billed.input, billed.output)
+    assert (usage.cache_read_tokens, usage.cache_write_tokens) == (billed.read, billed.write)
+    assert usage.cost == pytest.approx(float(server.account.total), rel=0.01)
+    return usage.cache_read_tokens / usage.input_tokens
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_window_that_moves_in_blocks_is_mostly_read_from_the_cache(protocol: Protocol) -> None:
+    """At 50→25 over 300 steps at least four fifths of all input are cached."""
+    assert await share_of_cache(protocol, 300, prune_to=25) >= 0.8
+
+
+async def test_a_window_that_slides_is_much_worse() -> None:
+    """It is there to compare: what moves at every step is never where the service knows it."""
+    with pytest.warns(UserWarning, match="defeats prompt caching"):
+        assert await share_of_cache("messages", 100, prune_to=48) < 0.65
+
+
+async def test_no_request_to_anthropic_has_more_than_four_marks_and_they_are_near_enough() -> None:
+    """Tools and system have one, the conversation at most three, each at most fifteen blocks from the next."""
+    async with WireServer(tool_loop(96, width=8)) as server:
+        await run(CrewExecutor(_with(agent_on(provider(server, "messages", "classic"))), history="unbounded"))
+
+        for request in server.requests:
+            assert 1 < len(MARK.findall(request.raw)) <= 4
+            body = request.body
+            assert "cache_control" in body["system"][-1]
+            blocks = [block for message in body["messages"] for block in message["content"]]
+            places = [index for index, block in enumerate(blocks) if "cache_control" in block]
+            assert places[-1] == len(blocks) - 1
+            assert all(after - before <= 15 for before, after in pairwise(places))
+
+        third = server.requests[5:]
+        assert all(after.usage.read >= 0.9 * before.usage.input for before, after in pairwise(third))
+
+
+async def test_a_conversation_has_one_cache_key_on_openai() -> None:
+    """The key is the conversation's id: the same in every request of it, another one in another conversation."""
+    async with WireServer(tool_loop(3)) as server:
+        executor = CrewExecutor(_with(agent_on(provider(server, "chat", "classic"))))
+        first = await run(executor)
+        await run(executor, history=first)
+        await run(executor)
+        keys = [request.body["prompt_cache_key"] for request in server.requests]
+
+    assert len(set(keys[:5])) == 1 == len({*keys[:5], *keys[1:5]})
+    assert keys[-1] != keys[0]
+    assert all(0 < len(key) <= 64 for key in keys)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_the_same_history_is_the_same_bytes(protocol: Protocol) -> None:
+    """Two executors, two runs, the same words: nothing random is in a request but the conversation's name."""
+    raws = []
+
+    for _ in range(2):
+        async with WireServer(tool_loop(5)) as server:
+            await run(CrewExecutor(_with(agent_on(provider(server, protocol, "classic")))), run_id="fixed")
+            raws.append([request.raw for request in server.requests])
+
+    assert raws[0] == raws[1]

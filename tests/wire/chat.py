@@ -1,0 +1,120 @@
+"""Chat Completions: the prompt, the answer and its stream."""
+
+from collections.abc import Iterator
+
+from tests.wire.cache import Segment
+from tests.wire.exchange import Event, Exchange, dump, scaled, weigh_text
+from tests.wire.model import Json, Model
+from tests.wire.money import Usage
+from tests.wire.replies import Reply, named, raw
+from tests.wire.signing import item_id
+from tests.wire.tokens import count
+
+PER_MESSAGE, PRIMING = 4, 3
+FINISH = {"stop": "stop", "length": "length", "content_filter": "content_filter", "refusal": "stop"}
+
+
+def prompt(body: Json, model: Model) -> list[Segment]:
+    """Schema and tools, then the messages."""
+    segments = []
+    for front in [body.get("response_format"), *(body.get("tools") or ())]:
+        if front:
+            text = dump(front)
+            segments.append(Segment(text, scaled(weigh_tool(text), model)))
+    for message in body["messages"]:
+        text = dump(message)
+        segments.append(Segment(text, scaled(weigh_text(text), model) + PER_MESSAGE))
+    text, tokens, _ = segments[-1]
+    segments[-1] = Segment(text, tokens + PRIMING)
+    return segments
+
+
+def weigh_tool(dumped: str) -> int:
+    """A schema is shown to the model without most of its JSON punctuation, but with its keys."""
+    return count(dumped) * 3 // 4 + 8
+
+
+def usage_json(usage: Usage) -> Json:
+    """Usage as Chat reports it: the prompt includes what was cached."""
+    return {
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.input + usage.output,
+        "prompt_tokens_details": {"cached_tokens": usage.read, "cache_write_tokens": usage.write, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def calls_json(x: Exchange, reply: Reply) -> list[Json]:
+    """The calls of an answer."""
+    return [
+        {
+            "id": named(call, f"call_{x.turn}{place:02x}"),
+            "type": "function",
+            "function": {"name": call[0], "arguments": raw(call)},
+        }
+        for place, call in enumerate(reply.calls)
+    ]
+
+
+def payload(x: Exchange, reply: Reply) -> Json:
+    """The whole answer. Chat shows no reasoning."""
+    message: Json = {"role": "assistant", "content": reply.text or None, "refusal": None, "annotations": []}
+    if reply.finish == "refusal":
+        message.update(content=None, refusal=reply.text or "I'm sorry, I can't help with that.")
+    elif reply.calls:
+        message["tool_calls"] = calls_json(x, reply)
+    elif not reply.text:
+        message["content"] = ""
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish(reply)}
+    return {
+        **_head(x, "chat.completion"),
+        "choices": [] if reply.nothing else [choice],
+        "usage": usage_json(x.usage),
+    }
+
+
+def finish(reply: Reply) -> str:
+    """Why the answer ended."""
+    return FINISH[reply.finish] if reply.finish else ("tool_calls" if reply.calls else "stop")
+
+
+def events(x: Exchange, reply: Reply) -> Iterator[Event]:
+    """The answer as chunks; usage in a last one if it was asked for."""
+    head = _head(x, "chat.completion.chunk")
+    counted = (x.body.get("stream_options") or {}).get("include_usage")
+
+    def chunk(delta: Json, why: str | None = None) -> Event:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": why}
+        return None, {**head, "choices": [choice], **({"usage": None} if counted else {})}
+
+    if not reply.nothing:
+        yield chunk({"role": "assistant", "content": "", "refusal": None})
+        field = "refusal" if reply.finish == "refusal" else "content"
+        for piece in x.pieces(reply.text or ("I can't help with that." if field == "refusal" else "")):
+            yield chunk({field: piece})
+        for place, call in enumerate(calls_json(x, reply)):
+            function = call["function"]
+            start = {"index": place, **call, "function": {"name": function["name"], "arguments": ""}}
+            yield chunk({"tool_calls": [start]})
+            for piece in x.pieces(function["arguments"]):
+                yield chunk({"tool_calls": [{"index": place, "function": {"arguments": piece}}]})
+        yield chunk({}, finish(reply))
+    if counted:
+        yield None, {**head, "choices": [], "usage": usage_json(x.usage)}
+
+
+def _head(x: Exchange, kind: str) -> Json:
+    return {
+        "id": "chatcmpl-" + item_id("c", x.turn, 0, reasoned=False)[2:],
+        "object": kind,
+        "created": x.created,
+        "model": x.name,
+        "service_tier": "default",
+        "system_fingerprint": "fp_wire",
+    }

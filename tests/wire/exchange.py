@@ -1,0 +1,83 @@
+"""One request on its way through the server, and the prompt that it makes."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from tests.wire.model import Json, Model, Protocol
+from tests.wire.money import Usage
+from tests.wire.signing import Signer
+from tests.wire.tokens import count
+
+Event = tuple[str | None, Json]
+IMAGE = 765
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """What rendering an answer needs to know of its request."""
+
+    body: Json
+    protocol: Protocol
+    model: Model
+    turn: str
+    signer: Signer
+    created: int
+    piece: int = 24
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def name(self) -> str:
+        """The model as the request named it."""
+        return str(self.body["model"])
+
+    def pieces(self, text: str) -> Iterator[str]:
+        """A text in the pieces of a stream."""
+        for start in range(0, len(text), self.piece):
+            yield text[start : start + self.piece]
+
+
+# One encoder for all: `json.dumps` with options builds a new one each time, which costs more than the encoding.
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def dump(value: Any) -> str:
+    """A value as text, keys in the order in which they came: another order is another prompt."""
+    return _encode(value)
+
+
+# Not read by a model as text: ids and proofs, and what an image is made of.
+_SILENT = frozenset(
+    {"signature", "data", "encrypted_content", "id", "tool_call_id", "tool_use_id", "call_id", "cache_control"}
+)
+_IMAGES = frozenset({"image_url", "image", "input_image"})
+
+
+def weigh(value: Any) -> int:
+    """Tokens of a message or block: its texts, and a flat price for an image."""
+    if isinstance(value, str):
+        return count(value)
+    if isinstance(value, list):
+        return sum(weigh(inner) for inner in value)
+    if not isinstance(value, dict):
+        return 0 if value is None else 1
+    if value.get("type") in _IMAGES:
+        return IMAGE
+    return sum(weigh(inner) for key, inner in value.items() if key not in _SILENT and key not in ("type", "role"))
+
+
+@lru_cache(maxsize=65_536)
+def weigh_text(dumped: str) -> int:
+    """The weight of a dumped value; cached, since a history is sent again with every request."""
+    return weigh(json.loads(dumped))
+
+
+def scaled(tokens: int, model: Model) -> int:
+    """Tokens of this model for so many of o200k."""
+    return tokens if model.factor == 1.0 else math.ceil(tokens * model.factor)
+
+
+Render = Callable[[Exchange, Any], Json]

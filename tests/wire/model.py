@@ -1,0 +1,37 @@
+"""What a model is to the server: its era, its limits, its prices."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tests.wire.money import Prices
+
+Era = Literal["classic", "modern"]
+Protocol = Literal["chat", "responses", "messages"]
+Json = dict[str, Any]
+ANTHROPIC = Prices()
+OPENAI = Prices(input="1.25", output="10", read="0.125", write=None, write_1h=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Options of one model.
+
+    `classic`: temperature, manual thinking, prefill and `max_tokens` on Chat are taken, a system role in Anthropic's
+    messages is not. `modern`: the other way round, and thinking is adaptive.
+    `interleaved`: the model thinks before each call of a tool loop, and each such turn must come back with it.
+    `demand_tools`: Anthropic's "must define tools" where the history holds tool blocks.
+    `factor`: tokens of this model for one of o200k. `prices`: None for the usual ones of its service.
+    """
+
+    era: Era = "classic"
+    window: int = 200_000
+    max_output: int = 64_000
+    cache_minimum: int = 1024
+    interleaved: bool = True
+    demand_tools: bool = False
+    factor: float = 1.0
+    prices: Prices | None = None
+
+    def price(self, protocol: Protocol) -> Prices:
+        """Its own prices, else the usual ones of the protocol's service."""
+        return self.prices or (ANTHROPIC if protocol == "messages" else OPENAI)

@@ -1,0 +1,156 @@
+"""Starting and stopping the server, what it remembers, and how fast it is."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import aiohttp
+import anthropic
+import openai
+import pytest
+
+from tests.wire.brains import always, tool_loop
+from tests.wire.faults import Fault
+from tests.wire.model import Json, Model
+from tests.wire.process import wire_process
+from tests.wire.sdk import body, client, send
+from tests.wire.server import WireServer
+
+
+def test_a_request_is_remembered_as_it_came() -> None:
+    """Raw bytes, parsed body, headers, outcome, usage."""
+    with WireServer(always("ok")) as server, client(server, "chat", key="sk-test") as made:
+        asked = body("chat", "Grüße 🎉")
+        send(made, "chat", asked)
+        [request] = server.requests
+        assert json.loads(request.raw) == request.body == asked
+        assert (request.protocol, request.path, request.status) == ("chat", "/v1/chat/completions", 200)
+        assert request.headers["authorization"] == "Bearer sk-test"
+        assert request.usage.input > 0 < request.cost
+        assert (request.rule, request.fault) == (None, None)
+
+
+def test_models_have_rules_of_their_own() -> None:
+    """One server may hold models of both eras and of different windows."""
+    models = {"new": Model(era="modern"), "small": Model(window=50)}
+    with WireServer(models=models) as server, client(server, "chat") as made:
+        send(made, "chat", body("chat", "Go.", model="old", temperature=0.5))
+        for name, rule in (("new", "temperature"), ("small", "window")):
+            with pytest.raises(openai.BadRequestError):
+                send(made, "chat", body("chat", "Go. " * 50, model=name, temperature=0.5))
+            assert server.refused[-1].rule == rule
+
+
+def test_only_the_key_opens() -> None:
+    """With a key of its own the server refuses all others: 401 in each service's words."""
+    with WireServer(key="right") as server:
+        for protocol, words in (("chat", "Incorrect API key"), ("messages", "invalid x-api-key")):
+            with (
+                client(server, protocol, key="wrong") as made,  # type: ignore[arg-type]
+                pytest.raises((openai.AuthenticationError, anthropic.AuthenticationError), match=words),
+            ):
+                send(made, protocol, body(protocol, "Go."))  # type: ignore[arg-type]
+        with client(server, "chat", key="right") as made:
+            send(made, "chat", body("chat", "Go."))
+        assert [request.rule for request in server.requests] == ["key", "key", None]
+
+
+def test_servers_with_one_secret_know_each_others_thinking() -> None:
+    """A conversation can go on after the server was started anew."""
+    thinking: Json = {"thinking": {"type": "adaptive"}}
+    with (
+        WireServer(tool_loop(2, thinking="hm"), model=Model(era="modern")) as server,
+        client(server, "messages") as made,
+    ):
+        content = send(made, "messages", body("messages", "Go.", **thinking))["content"]
+    result = {"type": "tool_result", "tool_use_id": content[1]["id"], "content": "ok"}
+    talk = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": content},
+        {"role": "user", "content": [result]},
+    ]
+    with WireServer(model=Model(era="modern")) as server, client(server, "messages") as made:
+        assert send(made, "messages", body("messages", talk, **thinking))
+    with (
+        WireServer(model=Model(era="modern"), secret=b"other") as server,
+        client(server, "messages") as made,
+        pytest.raises(anthropic.BadRequestError, match="Invalid `signature`"),
+    ):
+        send(made, "messages", body("messages", talk, **thinking))
+
+
+def test_a_failing_brain_fails_the_test() -> None:
+    """A script that is too short is an error of the test: 500 for the client, raised when the server stops."""
+
+    def outrun() -> None:
+        with WireServer(["one"]) as server, client(server, "chat") as made:
+            send(made, "chat", body("chat", "a"))
+            with pytest.raises(openai.InternalServerError):
+                send(made, "chat", body("chat", "b"))
+
+    with pytest.raises(ExceptionGroup, match="brain failed"):
+        outrun()
+
+
+def test_what_is_no_request_is_refused() -> None:
+    """Paths that are not there and bodies that are not JSON."""
+    with WireServer() as server, client(server, "chat") as made:
+        with pytest.raises(openai.NotFoundError, match="Invalid URL"):
+            made.post("/nowhere", body={}, cast_to=object)
+        with pytest.raises(openai.BadRequestError, match="could not parse the JSON body"):
+            made.post("/chat/completions", content=b"{", cast_to=object)
+
+
+async def test_a_client_that_goes_away_is_seen() -> None:
+    """An answer that nobody waited for counts as not delivered, and its connection is gone."""
+    async with WireServer(latency=5.0) as server, aiohttp.ClientSession() as session:
+        with pytest.raises(TimeoutError):
+            async with (
+                asyncio.timeout(0.1),
+                session.post(f"{server.openai_url}/chat/completions", json=body("chat", "a")),
+            ):
+                pass
+        await asyncio.sleep(0.05)
+        assert [request.delivered for request in server.requests] == [False]
+        assert server.connections == set()
+        assert server.account.delivered == 0 < server.account.total
+
+
+async def test_latency_and_pace() -> None:
+    """Answers take their time without holding each other up; a stream comes event by event."""
+    async with WireServer(always("word " * 20), latency=0.05) as server, aiohttp.ClientSession() as session:
+
+        async def ask(**more: Any) -> bytes:
+            async with session.post(f"{server.openai_url}/chat/completions", json=body("chat", "a", **more)) as answer:
+                return await answer.read()
+
+        start = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(20):
+                group.create_task(ask())
+        assert 0.05 <= time.monotonic() - start < 0.5
+        server.pace = 0.01
+        start = time.monotonic()
+        assert (await ask(stream=True)).endswith(b"data: [DONE]\n\n")
+        assert time.monotonic() - start > 0.1
+
+
+async def test_slow_is_slow() -> None:
+    """One request may be slower than the others."""
+    faults = {0: Fault("slow", seconds=0.1)}
+    async with WireServer(faults=faults) as server, openai.AsyncOpenAI(base_url=server.openai_url, api_key="k") as ai:
+        start = time.monotonic()
+        await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": "a"}])
+        assert time.monotonic() - start >= 0.1
+
+
+def test_a_process_of_its_own() -> None:
+    """Started with a brain from the command line, it tells its port and its figures."""
+    with wire_process("--brain", "tool_loop", "--steps", "1", "--text", "bye", "--era", "modern") as server:
+        with openai.OpenAI(base_url=server.openai_url, api_key="k") as ai:
+            said = ai.chat.completions.create(model="m", messages=[{"role": "user", "content": "a"}])
+        assert said.choices[0].message.tool_calls
+        figures = server.stats()
+        assert (figures["requests"], figures["refused"]) == (1, [])
+        assert figures["cpu_seconds"] > 0
