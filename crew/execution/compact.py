@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,9 @@ from crew.messages import Message, SummaryMessage, Usage, UserMessage, clean, we
 from crew.runs import Compact, RunState
 from crew.runs.events import Summarised
 from crew.tools import Tool
+
+SECONDS = 60.0
+"""How long a function or tool may take for a summary; a model has its own time-outs."""
 
 ACCEPTED_OUTPUT = MOST_OUTPUT * 5 // 4
 """What an estimate may say of a summary that keeps to its bound."""
@@ -62,7 +66,9 @@ async def _answer(run: Run, question: Question) -> tuple[str, Usage, str, str]:
         reply = await question.provider.complete(question.request)
         return clean(reply.text), reply.usage, reply.model or question.provider.model, _problem(reply)
 
-    text = await _call(run.plan.policy.summarizer, question.span)  # type: ignore[attr-defined]
+    async with asyncio.timeout(SECONDS):
+        text = await _call(run.plan.policy.summarizer, question.span)  # type: ignore[attr-defined]
+
     return clean(text), Usage(), "", _problem(ModelReply(text=text))
 
 

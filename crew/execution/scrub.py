@@ -15,6 +15,8 @@ IDENTITY = frozenset({"run_id", "agent", "kind", "role", "sequence", "at"})
 """Fields by which a run finds its way; they are the framework's own."""
 
 MOST_CAUSES = 20
+DEEPEST = 60
+TOO_DEEP = "[nested too deeply]"
 
 
 class Scrubber(Protocol):
@@ -27,10 +29,13 @@ class Scrubber(Protocol):
 
 def scrubbed(scrub: Scrubber | None, value: Value) -> Value:
     """The value with every text in it scrubbed; the same object where there was nothing to scrub."""
-    return value if scrub is None else _walk(scrub, value)
+    return value if scrub is None else _walk(scrub, value, 0)
 
 
-def _walk(scrub: Callable[[str], str], value: Any) -> Any:
+def _walk(scrub: Callable[[str], str], value: Any, depth: int) -> Any:
+    if depth > DEEPEST and isinstance(value, list | tuple | dict):
+        return TOO_DEEP  # what can't be looked through is not let through
+
     match value:
         case str():
             return scrub(value)
@@ -39,27 +44,27 @@ def _walk(scrub: Callable[[str], str], value: Any) -> Any:
             changed = scrub(text)
             return value if changed == text else changed.encode("utf-8", "surrogateescape")
         case list() | tuple():
-            walked = [_walk(scrub, held) for held in value]
+            walked = [_walk(scrub, held, depth + 1) for held in value]
             same = all(new is old for new, old in zip(walked, value, strict=True))
             return value if same else tuple(walked) if isinstance(value, tuple) else walked
         case dict():
-            pairs = {_walk(scrub, key): _walk(scrub, held) for key, held in value.items()}
+            pairs = {_walk(scrub, key, depth + 1): _walk(scrub, held, depth + 1) for key, held in value.items()}
             same = all(pairs.get(key) is held for key, held in value.items())
             return value if same else pairs
         case _ if is_dataclass(value) and not isinstance(value, type):
-            return _dataclass(scrub, value)
+            return _dataclass(scrub, value, depth)
         case _:
             return value
 
 
-def _dataclass(scrub: Callable[[str], str], value: Any) -> Any:
+def _dataclass(scrub: Callable[[str], str], value: Any, depth: int) -> Any:
     changed = {}
 
     for field in fields(value):
         if field.init and field.name not in IDENTITY:
             held = getattr(value, field.name)
 
-            if (new := _walk(scrub, held)) is not held and new != held:
+            if (new := _walk(scrub, held, depth + 1)) is not held and new != held:
                 changed[field.name] = new
 
     if changed and isinstance(value, ProviderData):
@@ -83,10 +88,10 @@ def scrub_error(scrub: Scrubber | None, error: BaseException | None) -> None:
         waiting += [one.__cause__, one.__context__]
 
         try:
-            one.args = _walk(scrub, one.args)
+            one.args = _walk(scrub, one.args, 0)
 
             for name, held in list(vars(one).items()):
-                if isinstance(held, str | bytes | list | tuple | dict) and (new := _walk(scrub, held)) is not held:
+                if isinstance(held, str | bytes | list | tuple | dict) and (new := _walk(scrub, held, 0)) is not held:
                     setattr(one, name, new)
         except Exception:  # the tool boundary: an error of anybody's making may refuse to be changed
             continue

@@ -20,7 +20,7 @@ class RetryPolicy:
     not come back together. A service that asks for a longer wait gets it, up to `longest_retry_after`.
     """
 
-    attempts: int = 5
+    attempts: int = 8
     timeout: float = 300.0
     deadline: float = 900.0
     first_wait: float = 0.5

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from crew.errors import InvalidInput, Violation
 from crew.messages import AssistantMessage, Message, SummaryMessage
 from crew.runs import Branch, RunResult
-from crew.validation import read_history
+from crew.validation.reading import joined, read_history
 
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 _BRANCHES: TypeAdapter[list[Branch]] = TypeAdapter(list[Branch])
@@ -92,12 +92,12 @@ def _messages(found: Any) -> Sequence[Message]:
         except ValidationError as error:
             raise _refused(f"The transcript can't be read: {error}.") from error
 
-    messages, violations = read_history(found)
+    read, violations = read_history(found)
 
     if violations:
         raise InvalidInput(violations)
 
-    return messages
+    return [message for _, message in joined(read)]
 
 
 def _made(messages: Sequence[Message], branches: Sequence[Branch]) -> Recording:

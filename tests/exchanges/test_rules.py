@@ -32,6 +32,10 @@ def asked(call: ToolCall) -> list[Message]:
     return [USER, AssistantMessage(calls=(call,)), ToolMessage((ToolResult(call_id=call.id, text="1"),))]
 
 
+CLAUDE = {"anthropic", "anthropic-4.7", "anthropic-classic"}
+LOCAL = {"alternating", "compatible"}
+
+
 @pytest.mark.parametrize(
     ("messages", "rules"),
     [
@@ -79,11 +83,11 @@ def test_the_strictest_profile_names_every_violation(messages: list[Message], ru
 @pytest.mark.parametrize(
     ("messages", "refusing"),
     [
-        ([AssistantMessage("hi"), USER], {"strictest", "anthropic", "anthropic-classic", "alternating"}),
-        ([USER, AssistantMessage("hi")], {"strictest", "anthropic", "alternating"}),
-        (asked(LONG), {"strictest", "openai-chat", "alternating"}),
+        ([AssistantMessage("hi"), USER], {"strictest", *CLAUDE, *LOCAL}),
+        ([USER, AssistantMessage("hi")], {"strictest", *CLAUDE, *LOCAL} - {"anthropic-classic"}),
+        (asked(LONG), {"strictest", "openai-chat", "openai-chat-classic", *LOCAL}),
         (asked(LONGER), set(PROFILES)),
-        (asked(ToolCall(id="a", name="n" * 128)), set(PROFILES) - {"anthropic", "anthropic-classic"}),
+        (asked(ToolCall(id="a", name="n" * 128)), set(PROFILES) - CLAUDE),
         ([USER, ASKED], set(PROFILES)),
     ],
 )

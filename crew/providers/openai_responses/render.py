@@ -131,7 +131,9 @@ def _rendered(message: Message) -> Iterator[dict[str, Any]]:
             yield {"role": "user", "content": summary_text(message)}
         case AssistantMessage():
             if message.text.strip():
-                yield {"role": "assistant", "content": message.text}
+                # Parts, not a string: compatible servers take only those for an assistant.
+                part = {"type": "output_text", "text": message.text}
+                yield {"type": "message", "role": "assistant", "content": [part]}
 
             yield from (_call(call) for call in message.calls)
         case ToolMessage():

@@ -1,0 +1,44 @@
+"""What the pages on history show is what happens."""
+
+import argparse
+import contextlib
+import io
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from crew.cli.simulate import add_parser, run
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["history", "migration", "troubleshooting"]
+SNIPPETS = [
+    pytest.param(code, id=f"{page}-{number}")
+    for page in PAGES
+    for number, code in enumerate(
+        re.findall(r"```python\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
+    )
+]
+TABLES = re.findall(r"```console\n\$ (.*?)\n(policy .*?)```", (ROOT / "docs" / "history.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("code", SNIPPETS)
+def test_a_snippet_runs_and_its_assertions_hold(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each snippet stands alone."""
+    monkeypatch.chdir(ROOT)
+    exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})
+
+
+@pytest.mark.parametrize(("command", "table"), TABLES, ids=["coding", "support", "research"])
+def test_a_cost_table_is_what_the_command_prints(command: str, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures were made by the simulator, and are made again here."""
+    monkeypatch.chdir(ROOT)
+    parser = argparse.ArgumentParser(prog="crew")
+    add_parser(parser.add_subparsers())
+    printed = io.StringIO()
+
+    with contextlib.redirect_stdout(printed):
+        assert run(parser.parse_args(shlex.split(command.replace("\\\n", " "))[1:])) == 0
+
+    assert printed.getvalue() == table
