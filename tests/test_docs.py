@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.wire import Model, Reply, WireServer
+
 ROOT = Path(__file__).parent.parent
 PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if page.exists()]
 BLOCK = re.compile(r"^```python *(?P<mark>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
@@ -44,11 +46,16 @@ async def _awaited(done: Any) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_python_on_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a key and without a network; what it writes it writes elsewhere."""
+    """Models are asked at a local server, through the variables of the SDKs; what is written is written elsewhere."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    run(str(page), page.read_text(encoding="utf-8"))
+
+    with WireServer(lambda *_: Reply(text="Because."), model=Model(era="modern")) as server:
+        monkeypatch.setenv("OPENAI_API_KEY", "key")
+        monkeypatch.setenv("OPENAI_BASE_URL", server.openai_url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "key")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        run(str(page), page.read_text(encoding="utf-8"))
 
 
 def test_a_page_is_run_in_order_and_what_is_marked_is_left_out() -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from crew.cli import resume, run, show
+from crew.cli import resume, run, show, simulate
 from crew.errors import CrewError
 
 
@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_parser(commands)
     resume.add_parser(commands)
     show.add_parser(commands)
+    simulate.add_parser(commands)
     given = parser.parse_args(arguments)
 
     if given.command is None:
