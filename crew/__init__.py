@@ -4,7 +4,7 @@ from crew.agents import Agent, Crew, Parallel, Quorum, Route, handoff
 from crew.errors import CrewError, RunError
 from crew.executor import CrewExecutor
 from crew.providers import ScriptedProvider, call
-from crew.runs import Limits, RunResult
+from crew.runs import Limits, RequestParameters, RunResult
 from crew.tools import Context, tool
 from crew.validation import InputValidator
 
@@ -18,6 +18,7 @@ __all__ = [
     "Limits",
     "Parallel",
     "Quorum",
+    "RequestParameters",
     "Route",
     "RunError",
     "RunResult",
