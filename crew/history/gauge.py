@@ -123,10 +123,12 @@ def anchor(
     if held == "first" or not old:
         return Anchored(calibration=calibration, fixed=max(0, round(fixed + left)), tokens=tokens)
 
-    base = fixed + old * calibration.scale
-    factor = max(0.0, (base + left) / base)
+    # Most of it is in what is larger; the fixed part, which is in every bill, was right more often.
+    base = old * calibration.scale
+    inside = left * fixed**2 / (fixed**2 + base**2)
+    factor = max(0.0, (base + left - inside) / base)
     older = {e.position: round(e.tokens * factor) for e in entries if e.position < known}
-    return Anchored(calibration=calibration, fixed=round(fixed * factor), tokens=older | tokens)
+    return Anchored(calibration=calibration, fixed=max(0, round(fixed + inside)), tokens=older | tokens)
 
 
 def _first(

@@ -11,6 +11,7 @@ from crew.doors import TokenCounter
 from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, ToolMessage, UserMessage
 
 PER_MESSAGE = 4
+PER_CALL = 2
 PER_IMAGE = 800
 
 # Beyond this a text is judged by pieces from its beginning, middle and end: a count is wanted, not a parse.
@@ -112,7 +113,7 @@ def estimate_message(message: Message) -> int:
 def _message(message: Message, counter: TokenCounter) -> int:
     match message:
         case AssistantMessage():
-            calls = sum(counter.count(c.name) + counter.count(c.arguments) + PER_MESSAGE for c in message.calls)
+            calls = sum(counter.count(c.name) + counter.count(c.arguments) + PER_CALL for c in message.calls)
             return PER_MESSAGE + counter.count(message.text) + calls
         case ToolMessage():
             return sum(PER_MESSAGE + counter.count(result.text) for result in message.results)

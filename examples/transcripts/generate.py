@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,8 @@ def dump(name: str, result: RunResult) -> None:
         "branches": branches.dump_python(list(result.branches), mode="json", exclude_defaults=True),
     }
 
-    for message in data["transcript"]:
-        message.pop("manifest", None)
-
-    text = json.dumps(_with_roles(data), ensure_ascii=False, indent=1)
+    numbered = _numbered(_with_roles(data), iter(range(1_000_000)))
+    text = json.dumps(numbered, ensure_ascii=False, indent=1)
     (HERE / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
@@ -67,6 +66,23 @@ def _with_roles(data: Any) -> Any:
         made = {"role": kind, **made}
 
     return made
+
+
+def _numbered(data: Any, numbers: Iterator[int]) -> Any:
+    """Ids and times that count messages, so that they say nothing of how the engine numbers its events."""
+    if isinstance(data, list):
+        return [_numbered(item, numbers) for item in data]
+
+    if isinstance(data, dict):
+        made = {key: _numbered(value, numbers) for key, value in data.items()}
+
+        if "role" in made:
+            number = next(numbers)
+            made |= {"id": f"m{number}", "time": 1_760_000_000.0 + 10 * number}
+
+        return made
+
+    return data
 
 
 # ------------------------------------------------------------------------------------------ a coding agent

@@ -15,6 +15,8 @@ from crew.history.view import codes, marked, shown
 from crew.runs import Tally
 from crew.runs.events import Replied
 
+_SHORT = 64
+
 
 def learn(draft: Draft, event: Replied) -> int:
     """The request behind this reply is what the agent saw last, and its bill corrects the counts.
@@ -71,7 +73,9 @@ def _own_tokens(event: Replied, calibration: Calibration) -> int:
     usage = event.usage
     billed = usage.output_tokens - (0 if event.message.provider_data else usage.reasoning_tokens)
     plausible = event.tokens / 2 < billed and (event.message.provider_data or billed < 2 * event.tokens + 64)
-    return round(billed / calibration.ratio) if plausible else event.tokens
+    exact = round(billed / calibration.ratio) if plausible else event.tokens
+    # In a short reply, what the service wraps around a call as it is written outweighs the call itself.
+    return exact if billed > _SHORT else min(exact, event.tokens)
 
 
 def _tally(tally: Tally, event: Replied, sent: Sequence[Entry]) -> Tally:

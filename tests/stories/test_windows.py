@@ -1,0 +1,99 @@
+"""Windows and backups on the bytes that a server received: nothing outgrows its model, and nothing is invalid."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from crew import Agent, CrewExecutor, Limits, tool
+from crew.doors import ModelSettings
+from crew.history import MaskToolResults, Truncate
+from crew.runs import RequestParameters
+from crew.runs.events import Asked, FellBack, Replied, TooLong
+from tests.providers.ways import PROTOCOLS, patient, provider, said, watched
+from tests.wire import Fault, Model, Protocol, WireServer, tool_loop
+
+WINDOW = 8_000
+
+
+@tool
+async def step(n: int) -> str:
+    """Read a part of the report.
+
+    Args:
+        n: The part's number.
+    """
+    words = "The quick brown fox jumps over the lazy dog. " if n % 3 else json.dumps({"part": n, "ok": True}) + "\n"
+    return f"part {n}\n" + words * (4 + n % 30)
+
+
+def agent(model: Any, **more: Any) -> Agent:
+    return Agent("reader", instructions="Read the whole report.", model=model, tools=[step], **more)
+
+
+async def try_steps(steps: int, protocol: Protocol, **more: Any) -> tuple[WireServer, Any, Any]:
+    # The reply's room is inside the window on these services, so that the settings say how much it may be.
+    settings = ModelSettings(max_output_tokens=500)
+
+    async with WireServer(tool_loop(steps), model=Model(era="modern", window=WINDOW), keep=5) as server:
+        parameters = more.pop("parameters", None)
+        history = more.pop("crew", "unbounded")
+        made = agent(provider(server, protocol), settings=settings, **more)
+        executor = CrewExecutor(made, history=history, limits=Limits(rounds=None), parameters=parameters)
+        events, result = await watched(executor, "Read it all, and keep this goal in mind.")
+        assert result.output == "done"
+        assert "keep this goal in mind" in server.requests[-1].raw.decode()
+        return server, events, result
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"max_input_tokens": WINDOW - 500},
+        {"max_input_tokens": WINDOW - 500, "history": Truncate()},
+        {"max_input_tokens": WINDOW - 500, "history": MaskToolResults(keep_recent=5), "crew": "rolling"},
+        {"parameters": RequestParameters(max_tokens=4_000, max_history_size=30)},
+    ],
+    ids=["window", "truncate", "mask", "parameters"],
+)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_long_run_stays_within_a_window_that_is_known(protocol: Protocol, more: dict[str, Any]) -> None:
+    """Unbounded in messages or not: no request is refused, and each is told within a tenth from the second on."""
+    server, events, _ = await try_steps(120, protocol, **dict(more))
+    assert not server.stats()["refused"], said(server)
+    told = [event.message.manifest for event in events if isinstance(event, Replied)]
+    assert max(abs(m.tokens / m.billed - 1) for m in told[1:]) <= 0.10
+    limit = 4_000 if "parameters" in more else 0.9 * WINDOW
+    assert max(m.billed for m in told) <= limit
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_window_that_nobody_knew_is_learned_from_the_refusal(protocol: Protocol) -> None:
+    """The registry says far more than this server takes: one refusal, and none after it."""
+    server, events, result = await try_steps(120, protocol)
+    refusals = [event for event in events if isinstance(event, TooLong)]
+    assert len(refusals) == len(server.refused) == 1, said(server)
+    assert result.state.gauges["reader"][0].source == "learned"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_service_that_is_down_is_replaced_by_another_one(protocol: Protocol) -> None:
+    """After the retries the backup, on another protocol, goes on in the middle of a tool loop."""
+    other = PROTOCOLS[(PROTOCOLS.index(protocol) + 1) % 3]
+    down = {index: Fault("server_error") for index in range(6, 40)}
+
+    async with (
+        WireServer(tool_loop(20), model=Model(era="modern"), faults=down) as first,
+        WireServer(tool_loop(20), model=Model(era="modern")) as second,
+    ):
+        made = agent(patient(first, protocol), backup=patient(second, other))
+        events, result = await watched(CrewExecutor(made), "Read it all.")
+        assert result.output == "done"
+        assert not first.stats()["refused"], said(first)
+        assert not second.stats()["refused"], said(second)
+        assert sum(isinstance(event, FellBack) for event in events) == 1
+        rules = [event.manifest.rule for event in events if isinstance(event, Asked) and event.manifest]
+        assert rules.count("fallback") == 1
+        assert result.metrics.by_tool["step"].calls == 20
