@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crew.history.tokens import estimate
-from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, ToolMessage, UserMessage
+from crew.messages import AssistantMessage, Message, SummaryMessage, ToolMessage, UserMessage
 
 MOST_TOKENS = 256
 
@@ -98,14 +98,11 @@ def _asked(span: Sequence[Message]) -> Iterator[str]:
 
 def _told(span: Sequence[Message]) -> Iterator[str]:
     for message in span:
-        match message:
-            case AssistantMessage(text=text):
-                yield from identifiers(text)
-            case ToolMessage(results=results):
-                for result in results:
-                    yield from identifiers(result.text)
-            case UserMessage() | SummaryMessage() | SystemMessage():
-                pass
+        if isinstance(message, AssistantMessage):
+            yield from identifiers(message.text)
+        elif isinstance(message, ToolMessage):
+            for result in message.results:
+                yield from identifiers(result.text)
 
 
 def _values(arguments: str) -> str:

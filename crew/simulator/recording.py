@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from crew.messages import AssistantMessage, Message, SummaryMessage
 from crew.runs import Branch, RunResult
 from crew.validation.reading import joined, read_history
 
-_MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
-_BRANCHES: TypeAdapter[list[Branch]] = TypeAdapter(list[Branch])
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,7 @@ def _mapping(found: Mapping[str, Any]) -> Recording:
 
     # Anthropic's format keeps the instructions beside the messages; they belong to the agent, not to the history.
     try:
-        return _made(read, _BRANCHES.validate_python(inner.get("branches", [])))
+        return _made(read, _adapter(list[Branch]).validate_python(inner.get("branches", [])))
     except ValidationError as error:
         raise _refused(f"The branches of the transcript can't be read: {error}.") from error
 
@@ -88,7 +91,8 @@ def _messages(found: Any) -> Sequence[Message]:
 
     if any(isinstance(item, Mapping) and {"results", "calls", "origin", "covers"} & item.keys() for item in found):
         try:
-            return _MESSAGES.validate_python(list(found))
+            read: list[Message] = _adapter(list[Message]).validate_python(list(found))
+            return read
         except ValidationError as error:
             raise _refused(f"The transcript can't be read: {error}.") from error
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,17 @@ REASONS = [
 ]
 
 
+class Clock:
+    """A second for each event, so that every run is recorded with the same times."""
+
+    def __init__(self) -> None:
+        self.now = 1_760_000_000.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
 def dump(name: str, result: RunResult) -> None:
     """One file: the transcript and what the branches did."""
     messages: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
@@ -36,33 +46,43 @@ def dump(name: str, result: RunResult) -> None:
         "branches": branches.dump_python(list(result.branches), mode="json", exclude_defaults=True),
     }
 
-    for message in data["transcript"]:
-        message.pop("manifest", None)
-
-    # Times come from each message's place, not from a clock, so that every recording is the same.
-    times = count(1_760_000_000, 10)
-    text = json.dumps(_readable(data, times), ensure_ascii=False, indent=1)
+    numbered = _numbered(_with_roles(data), iter(range(1_000_000)))
+    text = json.dumps(numbered, ensure_ascii=False, indent=1)
     (HERE / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _readable(data: Any, times: Iterator[int]) -> Any:
+def _with_roles(data: Any) -> Any:
     """Leaving defaults out leaves roles out too, and a reader needs those."""
     if isinstance(data, list):
-        return [_readable(item, times) for item in data]
+        return [_with_roles(item) for item in data]
 
     if not isinstance(data, dict):
         return data
 
-    made = {key: _readable(value, times) for key, value in data.items() if key != "manifest"}
+    made = {key: _with_roles(value) for key, value in data.items() if key != "manifest"}
 
     if "id" in made and "time" in made and "role" not in made:
         kind = "tool" if "results" in made else "assistant" if "agent" in made or "calls" in made else "user"
         made = {"role": kind, **made}
 
-    if "time" in made:
-        made["time"] = float(next(times))
-
     return made
+
+
+def _numbered(data: Any, numbers: Iterator[int]) -> Any:
+    """Ids and times that count messages, so that they say nothing of how the engine numbers its events."""
+    if isinstance(data, list):
+        return [_numbered(item, numbers) for item in data]
+
+    if isinstance(data, dict):
+        made = {key: _numbered(value, numbers) for key, value in data.items()}
+
+        if "role" in made:
+            number = next(numbers)
+            made |= {"id": f"m{number}", "time": 1_760_000_000.0 + 10 * number}
+
+        return made
+
+    return data
 
 
 # ------------------------------------------------------------------------------------------ a coding agent
@@ -128,7 +148,7 @@ async def coding() -> None:
                 return call("read_file", path=f"docs/{module}.md")
 
     agent = Agent("coder", model=ScriptedProvider(step), tools=[read_file, search, edit_file, run_tests])
-    executor = CrewExecutor(agent, history="unbounded", limits=Limits(rounds=None))
+    executor = CrewExecutor(agent, history="unbounded", limits=Limits(rounds=None), clock=Clock())
     goal = (
         "Invoice INV-20417 shows 118.99 where 118.98 is right. Find out why and fix it. You must never touch "
         "src/ledger.py, the public API must stay as it is, and only add tests under tests/billing/. "
@@ -166,7 +186,7 @@ async def support() -> None:
         )
 
     agent = Agent("support", model=ScriptedProvider(reply), tools=[lookup_order])
-    executor = CrewExecutor(agent, history="unbounded")
+    executor = CrewExecutor(agent, history="unbounded", clock=Clock())
     result: Any = None
 
     for turn in range(60):
@@ -227,7 +247,7 @@ async def research() -> None:
         "editor", model=ScriptedProvider(edit), routes=[Route("[AGAIN]", to=panel), Route("[DONE]", to=None)]
     )
     crew = Crew("research", agents=[lead, *(researcher(area) for area in areas), editor], groups=[panel])
-    executor = CrewExecutor(crew, history="unbounded", limits=Limits(rounds=None))
+    executor = CrewExecutor(crew, history="unbounded", limits=Limits(rounds=None), clock=Clock())
     goal = (
         "Write a report on heat pumps in Europe. You must name every source by its report number, use only sources "
         "from 2010 or later, and never quote competitors of ACME-7."

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, Crew, CrewExecutor, Limits, ScriptedProvider, call, handoff, tool
+from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, ScriptedProvider, call, handoff, tool
 from crew.doors import ModelRequest
 from crew.errors import DefinitionError
 from crew.exchanges import validate
@@ -427,3 +427,20 @@ async def test_a_summary_of_input_that_came_in_at_once() -> None:
     assert len(made(result.history)) == 1
     assert "Note 1:" in texts(model.requests[0].messages)
     assert "Note 0:" in texts(result.history)
+
+
+async def test_a_branch_summarises_for_itself_and_what_it_still_waits_for_ends_with_it() -> None:
+    """Its summaries are in its own transcript, and they cost what the run may spend."""
+    worker = Model(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 15 else f"Done. {WORDS}")
+    one, two = (Agent(name, model=worker.provider, tools=[read]) for name in ("one", "two"))
+    editor = Model(reply="The end.")
+    panel = Parallel("panel", branches=[one, two], then=Agent("editor", model=editor.provider))
+    lead = Agent("lead", model=ScriptedProvider("[GO]"), routes=[Route("[GO]", to=panel)])
+    crew = Crew("c", agents=[lead, one, two, panel.then], groups=[panel])  # type: ignore[list-item]
+    result = await CrewExecutor(crew, history=Summarize(limit=12)).execute("Read.")
+    assert result.output == "The end."
+    assert len(worker.summaries) >= 2
+    assert all(made(branch.transcript) for branch in result.branches)
+    assert not made(result.transcript)
+    assert result.state.backlog.ids == ()
+    assert result.usage.requests == len(worker.requests) + len(editor.requests) + 1
