@@ -91,8 +91,8 @@ def _messages(found: Any) -> Sequence[Message]:
 
     if any(isinstance(item, Mapping) and {"results", "calls", "origin", "covers"} & item.keys() for item in found):
         try:
-            read: list[Message] = _adapter(list[Message]).validate_python(list(found))
-            return read
+            ours: list[Message] = _adapter(list[Message]).validate_python(list(found))
+            return ours
         except ValidationError as error:
             raise _refused(f"The transcript can't be read: {error}.") from error
 
