@@ -220,3 +220,12 @@ async def test_a_user_s_message_may_hold_images(protocol: Protocol, era: Era) ->
     assert "https://example.org/a.png" in wire
     assert "image/jpeg" in wire
     assert "aGVsbG8=" in wire
+
+
+async def test_an_output_limit_that_nobody_asked_for_fits_the_window() -> None:
+    """Anthropic insists on a number; where ours is too large for a small window, it is lowered once and stays so."""
+    async with WireServer(model=Model(window=6000)) as server:
+        executor = CrewExecutor(worker(provider(server, "messages", "classic")))
+        await run(executor)
+        await run(executor)
+        assert [request.body["max_tokens"] for request in server.requests] == [8192, 1500, 1500]

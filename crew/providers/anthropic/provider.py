@@ -10,12 +10,14 @@ from crew.exchanges import profile_named
 from crew.messages import AssistantMessage
 from crew.providers import anthropic_sdk
 from crew.providers.anthropic.decode import Gathering, from_wire
-from crew.providers.anthropic.render import check, to_wire
+from crew.providers.anthropic.render import DEFAULT_OUTPUT, check, to_wire
 from crew.providers.anthropic.turns import DISTRUSTED
 from crew.providers.connection import Connection
 
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2})(?!\d))?")
 _BAD_SIGNATURE = re.compile(r"Invalid `(signature|data)` in|thinking` blocks? in the latest|cannot be modified")
+
+_OUTPUT_TOO_LARGE = re.compile(r"`max_tokens` exceed context limit: \d+ \+ \d+ > (\d+)")
 
 
 class Anthropic:
@@ -42,6 +44,7 @@ class Anthropic:
         self.secrets = () if api_key is None else (api_key,)
         self._rules = profile_named(profile or _era(model))
         self.profile = self._rules.name
+        self._output = DEFAULT_OUTPUT
         self._connection = Connection(
             lambda: anthropic_sdk.load(api_key=api_key, base_url=base_url, timeout=timeout),
             "/v1/messages",
@@ -61,15 +64,29 @@ class Anthropic:
         try:
             return await self._ask(request, on_delta)
         except RequestRejected as error:
-            if not (_BAD_SIGNATURE.search(str(error)) and _distrust(request)):
+            distrusted = _BAD_SIGNATURE.search(str(error)) and _distrust(request)
+
+            if not distrusted and not (request.settings.max_output_tokens is None and self._learns(error)):
                 raise
 
-        # Thinking that the service does not know again is dropped whole, and the same question asked without it.
+        # Thinking that the service does not know again is dropped whole, an output limit of ours that is too large
+        # for the window is lowered, and the same question asked once more.
         return await self._ask(request, on_delta)
+
+    def _learns(self, error: RequestRejected) -> bool:
+        """Whether our own output limit was what did not fit, and a smaller one is known now."""
+        found = _OUTPUT_TOO_LARGE.search(str(error))
+        fitting = int(found[1]) // 4 if found else self._output
+
+        if fitting >= self._output:
+            return False
+
+        self._output = fitting
+        return True
 
     async def _ask(self, request: ModelRequest, on_delta: OnDelta | None) -> ModelReply:
         writer = (self.name, self.model)
-        body = to_wire(request, writer, self._rules, stream=on_delta is not None)
+        body = to_wire(request, writer, self._rules, stream=on_delta is not None, default_output=self._output)
 
         if on_delta is None:
             return await self._connection.send(body, lambda answer: from_wire(answer, writer))

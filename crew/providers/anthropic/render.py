@@ -24,14 +24,21 @@ _NO_TOOL = (
 )
 
 
-def to_wire(request: ModelRequest, writer: Writer, profile: Profile, *, stream: bool = False) -> bytes:
+def to_wire(
+    request: ModelRequest,
+    writer: Writer,
+    profile: Profile,
+    *,
+    stream: bool = False,
+    default_output: int = DEFAULT_OUTPUT,
+) -> bytes:
     """The request's body for the writer's model; the same request gives the same bytes."""
     settings = request.settings
     check(settings, profile, writer[1])
     leading = next((i for i, m in enumerate(request.messages) if not isinstance(m, SystemMessage)), 0)
     turns = turns_of(request.messages[leading:], profile, writer)
     thinks = _wants_thinking(settings, profile) and _is_free(settings) and may_think(turns)
-    parts = [b'{"model":', dump(writer[1]), *_settings(settings, profile, thinks=thinks)]
+    parts = [b'{"model":', dump(writer[1]), *_settings(settings, profile, default_output, thinks=thinks)]
 
     if stream:
         parts.append(b',"stream":true')
@@ -71,8 +78,8 @@ def _is_free(settings: ModelSettings) -> bool:
     return settings.tool_choice in (None, "auto", "none")
 
 
-def _settings(settings: ModelSettings, profile: Profile, *, thinks: bool) -> list[bytes]:
-    limit = settings.max_output_tokens or DEFAULT_OUTPUT
+def _settings(settings: ModelSettings, profile: Profile, default_output: int, *, thinks: bool) -> list[bytes]:
+    limit = settings.max_output_tokens or default_output
     budget = settings.thinking_tokens if thinks and profile.thinking == "budget" else None
     thinking: dict[str, Any] | None = None
 

@@ -1,0 +1,140 @@
+"""What a message becomes on each wire, byte for byte, and that it becomes it once."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crew.doors import ModelRequest, ToolSpec
+from crew.exchanges import PROFILES
+from crew.messages import AssistantMessage, ProviderData, SystemMessage, ToolCall, ToolMessage, ToolResult, UserMessage
+from crew.providers.anthropic.decode import from_wire as anthropic_reply
+from crew.providers.anthropic.render import to_wire as anthropic_wire
+from crew.providers.openai_chat.render import to_wire as chat_wire
+from crew.providers.openai_responses.render import to_wire as responses_wire
+
+ME = ("anthropic", "claude")
+TALK = (
+    UserMessage("Hi \ud800 there"),
+    AssistantMessage("I look.", calls=(ToolCall(id="c1", name="look", arguments='{"n": 1}'),)),
+    ToolMessage((ToolResult(call_id="c1", text="found"),)),
+)
+CHAT, MESSAGES, RESPONSES = PROFILES["openai-chat"], PROFILES["anthropic-classic"], PROFILES["openai-responses"]
+
+
+def test_chat_is_these_bytes() -> None:
+    """Keys keep their order, lone surrogates are replaced, arguments stay the model's text."""
+    spec = ToolSpec(name="look", description="Look.", parameters={"type": "object", "properties": {}})
+    wire = chat_wire(
+        ModelRequest(messages=TALK, instructions="Be kind.", tools=(spec,), conversation_id="c"), "m", CHAT
+    )
+    assert wire.decode() == (
+        '{"model":"m","prompt_cache_key":"c","tools":[{"type":"function","function":{"name":"look","description":"Look.",'
+        '"parameters":{"type":"object","properties":{}}}}],"messages":[{"role":"system","content":"Be kind."},'
+        '{"role":"user","content":"Hi \ufffd there"},{"role":"assistant","content":"I look.","tool_calls":[{"id":"c1",'
+        '"type":"function","function":{"name":"look","arguments":"{\\"n\\": 1}"}}]},'
+        '{"role":"tool","tool_call_id":"c1","content":"found"}]}'
+    )
+
+
+def test_a_message_is_rendered_once() -> None:
+    """The second request joins the bytes of the first."""
+    request = ModelRequest(messages=TALK)
+    chat_wire(request, "m", CHAT)
+    kept = [message.rendered()["chat"] for message in TALK]
+    chat_wire(replace(request, instructions="Other."), "m", CHAT)
+    assert all(message.rendered()["chat"] is bytes_ for message, bytes_ in zip(TALK, kept, strict=True))
+
+
+def test_alternating_merges_neighbours() -> None:
+    """System joins the front or becomes a user's text, and no role stands beside itself."""
+    messages = (SystemMessage("S1"), UserMessage("a"), UserMessage("b"), SystemMessage("S2"), AssistantMessage("c"))
+    wire = json.loads(chat_wire(ModelRequest(messages=messages, instructions="I."), "m", PROFILES["alternating"]))
+    assert wire["messages"] == [
+        {"role": "system", "content": "I.\n\nS1"},
+        {"role": "user", "content": "a\n\nb\n\n[Instruction]\nS2"},
+        {"role": "assistant", "content": "c"},
+    ]
+
+
+THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
+
+
+def reply(*blocks: dict[str, Any]) -> AssistantMessage:
+    """A reply of Anthropic as it enters a history."""
+    said = anthropic_reply({"content": list(blocks), "stop_reason": "tool_use", "usage": {}}, ME)
+    return AssistantMessage(said.text, calls=said.calls, provider_data=said.provider_data)
+
+
+def use(id: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": id, "name": "look", "input": {}}
+
+
+def blocks_of(message: AssistantMessage, writer: tuple[str, str] = ME) -> list[dict[str, Any]]:
+    wire = json.loads(anthropic_wire(ModelRequest(messages=(UserMessage("Go."), message)), writer, MESSAGES))
+    return [{k: v for k, v in block.items() if k != "cache_control"} for block in wire["messages"][1]["content"]]
+
+
+def test_blocks_come_back_in_the_order_in_which_they_were_written() -> None:
+    """Thinking between text and calls stays between them, for its writer; for others it is gone whole."""
+    text, more = {"type": "text", "text": "One. "}, {"type": "text", "text": "Two."}
+    written = [THOUGHT, text, {**THOUGHT, "thinking": "Hm 2."}, more, use("a"), use("b")]
+    message = reply(*written)
+    assert blocks_of(message) == written
+    assert blocks_of(message, ("anthropic", "other")) == [{"type": "text", "text": "One. Two."}, use("a"), use("b")]
+
+
+def test_words_that_were_changed_at_birth_stay_changed() -> None:
+    """The history's text counts, not what the service once wrote: a secret that was taken out does not come back."""
+    message = replace(
+        reply(THOUGHT, {"type": "text", "text": "The key is 123."}, use("a")), text="The key is [secret]."
+    )
+    assert blocks_of(message) == [THOUGHT, {"type": "text", "text": "The key is [secret]."}, use("a")]
+
+
+def trimmed(message: AssistantMessage, gone: str) -> AssistantMessage:
+    """As the engine declines a call."""
+    data = message.provider_data
+    assert data is not None
+    items = tuple(item for item in data.items if item.get("call_id") != gone)
+    calls = tuple(call for call in message.calls if call.id != gone)
+    return replace(message, calls=calls, provider_data=replace(data, items=items))
+
+
+def test_thinking_that_led_only_to_a_declined_call_goes_whole() -> None:
+    """A turn that would end with thinking is refused; one that still leads somewhere keeps it."""
+    assert blocks_of(trimmed(reply(THOUGHT, use("a"), use("b")), "b")) == [THOUGHT, use("a")]
+    assert blocks_of(trimmed(reply(THOUGHT, use("a"), THOUGHT, use("b")), "b")) == [use("a")]
+
+
+def test_a_reply_of_responses_that_lost_a_call_goes_without_reasoning_and_ids() -> None:
+    """Whether a service takes part of a turn is not known; without reasoning and ids it is plain history."""
+    data = ProviderData(
+        provider="openai-responses",
+        model="m",
+        items=(
+            {"type": "turn", "calls": 2},
+            {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
+            {"type": "function_call", "id": "fc_1", "call_id": "a"},
+            {"type": "function_call", "id": "fc_2", "call_id": "b"},
+        ),
+    )
+    calls = (ToolCall(id="a", name="look"), ToolCall(id="b", name="look"))
+    whole = AssistantMessage(calls=calls, provider_data=data)
+
+    def items(message: AssistantMessage) -> list[tuple[str, str | None]]:
+        request = ModelRequest(messages=(UserMessage("Go."), message))
+        wire = json.loads(responses_wire(request, ("openai-responses", "m"), RESPONSES))
+        return [(item["type"], item.get("id")) for item in wire["input"][1:]]
+
+    assert items(whole) == [("reasoning", "rs_1"), ("function_call", "fc_1"), ("function_call", "fc_2")]
+    assert items(trimmed(whole, "b")) == [("function_call", None)]
+
+
+@pytest.mark.parametrize("finish", ["max_tokens", "tool_use"])
+def test_a_call_that_the_limit_cut_off_is_not_taken_for_a_whole_one(finish: str) -> None:
+    """Anthropic's plain answer hands out what was written of its input as if that were all."""
+    block = {"type": "tool_use", "id": "a", "name": "pay", "input": {"amount": 10}}
+    said = anthropic_reply({"content": [block], "stop_reason": finish, "usage": {}}, ME)
+    assert said.calls[0].arguments == ('{"amount":10' if finish == "max_tokens" else '{"amount":10}')

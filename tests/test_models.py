@@ -1,0 +1,56 @@
+"""Windows and prices: known ones offline, unknown ones unknown."""
+
+import genai_prices
+import pytest
+
+from crew import Agent, CrewExecutor
+from crew.messages import Usage
+from crew.models import cost_of, window_of
+from tests.providers.ways import provider
+from tests.wire import WireServer
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("openai", "gpt-5-mini"), ("openai-responses", "gpt-5"), ("anthropic", "claude-sonnet-4-5")],
+)
+def test_a_window_is_found_without_a_network(name: str, model: str) -> None:
+    """The registry carries it."""
+    window = window_of(name, model)
+    assert window is not None
+    assert window >= 100_000
+
+
+def test_what_nobody_wrote_down_is_unknown() -> None:
+    """Not zero: a budget would never be reached."""
+    assert window_of("openai", "made-up-model") is None
+    assert window_of("nobody", "made-up-model") is None
+    assert cost_of("openai", "made-up-model", Usage(input_tokens=1000)) is None
+    assert cost_of("aviary", "parrot-1", Usage(input_tokens=1000)) is None
+
+
+@pytest.mark.parametrize("size", [1_000, 300_000])
+@pytest.mark.parametrize("model", ["gpt-5", "gpt-4o", "claude-sonnet-4-5", "claude-opus-4-1", "claude-haiku-4-5"])
+def test_our_sum_is_the_registry_s(model: str, size: int) -> None:
+    """Cached reads and writes at their own prices, also where a price depends on the size of the request."""
+    name = "anthropic" if model.startswith("claude") else "openai"
+    written = size // 5 if name == "anthropic" else 0
+    usage = Usage(input_tokens=size, output_tokens=77, cache_read_tokens=size // 2, cache_write_tokens=written)
+    theirs = genai_prices.calc_price(
+        genai_prices.Usage(
+            input_tokens=size, output_tokens=77, cache_read_tokens=size // 2, cache_write_tokens=written
+        ),
+        model_ref=model,
+        provider_id=name,
+    )
+    assert cost_of(name, model, usage) == pytest.approx(float(theirs.total_price))
+
+
+async def test_a_model_without_a_price_makes_the_run_s_cost_unknown() -> None:
+    """Tokens are counted all the same."""
+    async with WireServer() as server:
+        model = provider(server, "chat", "classic", model="made-up-model")
+        usage = (await CrewExecutor(Agent("a", instructions="Hi.", model=model)).execute("Hello")).usage
+
+    assert usage.cost is None
+    assert usage.input_tokens > 0
