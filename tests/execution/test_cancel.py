@@ -118,6 +118,37 @@ def test_a_caller_may_be_cancelled_at_every_await_point(way: str, caplog: pytest
     assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
 
 
+def test_a_caller_may_be_cancelled_twice_at_every_await_point() -> None:
+    """A second cancellation while the run is being stopped does not leave it behind."""
+    points = 0
+
+    while True:
+        stepped = Stepped()
+        executor, _, store = fresh()
+
+        def twice(task: asyncio.Task[Any], stepped: Stepped = stepped, points: int = points) -> None:
+            task.cancel()
+
+            for _ in range(points % 3 + 1):
+                stepped.step()
+
+            task.cancel()
+
+        task = stepped.run(executor.execute("the goal", run_id="r"), twice, points // 3)
+
+        if task is None:
+            stepped.close()
+            break
+
+        assert asyncio.all_tasks(stepped.loop) == set(), f"after {points} turns"
+        assert task.cancelled() or task.result().output == "the answer"
+        check_resumes(stepped, store)
+        stepped.close()
+        points += 1
+
+    assert points > 60
+
+
 def test_a_resume_may_be_cancelled_at_every_await_point() -> None:
     """An answer is taken whole or not at all: the run goes on, or still waits for it; no call is made twice."""
     outcomes = set()
