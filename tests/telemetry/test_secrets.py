@@ -203,6 +203,7 @@ async def test_signed_thinking_with_a_secret_in_it_is_dropped_whole() -> None:
 async def test_a_providers_key_is_held_without_being_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment's keys, and what a provider says it holds."""
     monkeypatch.setattr(holding.HELD, "_values", set())
+    monkeypatch.setattr(holding.HELD, "_known", -1)
     monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-environment")
     provider = ScriptedProvider(lambda request: "key-of-the-environment and key-of-the-provider")
     provider.secrets = ("key-of-the-provider",)
@@ -214,6 +215,7 @@ async def test_a_providers_key_is_held_without_being_registered(monkeypatch: pyt
 def test_a_key_that_is_given_to_a_provider_is_held(provider: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """As soon as an executor has an agent that uses it, as its model or as its backup."""
     monkeypatch.setattr(holding.HELD, "_values", set())
+    monkeypatch.setattr(holding.HELD, "_known", -1)
     CrewExecutor(Agent("a", model=ScriptedProvider("x"), backup=provider("m", api_key="key-by-argument")))
     assert holding.HELD("it is key-by-argument") == "it is [secret]"
 
