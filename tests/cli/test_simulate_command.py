@@ -3,6 +3,7 @@
 import argparse
 import importlib.util
 import json
+import os
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -95,3 +96,12 @@ async def test_the_committed_transcripts_are_those_that_the_script_writes(
         made = (tmp_path / f"{name}.json").read_bytes()
         assert made == (TRANSCRIPTS / f"{name}.json").read_bytes(), f"run python {TRANSCRIPTS}/generate.py"
         assert len(made) < 400_000
+
+
+def test_the_picture_in_the_docs_is_what_the_command_draws(tmp_path: Path) -> None:
+    """CREW_WRITE_DOCS=1 draws it anew after token estimates changed."""
+    docs = Path(__file__).parents[2] / "docs"
+    drawn = docs / "tokens.svg" if os.environ.get("CREW_WRITE_DOCS") else tmp_path / "tokens.svg"
+    shown = ["-p", "unbounded", "-p", "sliding=rolling:prune_to=50", "-p", "rolling", "-p", "tight=rolling:limit=25"]
+    assert command(str(TRANSCRIPTS / "coding.json"), "--fixed-tokens", "1500", *shown, "--svg", str(drawn)) == 0
+    assert drawn.read_text() == (docs / "tokens.svg").read_text()
