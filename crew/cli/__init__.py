@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import sys
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Run crews of LLM agents, with a history that is bounded after every append.",
         epilog="Try it offline: crew run config.yaml:greeter Hello",
     )
+    parser.add_argument("--version", action="version", version=importlib.metadata.version("crew-executor"))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     run.add_parser(commands)
     resume.add_parser(commands)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shlex
 import sys
+import uuid
 from collections.abc import Callable
 from typing import Any
 
+from crew.agents import Crew
+from crew.cli.simulate import read_policy
 from crew.cli.target import HELP, find_crew
 from crew.cli.terminal import line_of
+from crew.errors import RunError
 from crew.execution.stream import EventStream
 from crew.executor import CrewExecutor
 from crew.runs import Limits, Pause, RunResult
@@ -51,7 +56,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-messages", type=int, metavar="N", help="max_messages_per_request: the bound of the history (default 50)"
     )
-    parser.add_argument("--history", metavar="POLICY", help="history policy by name (default rolling)")
+    parser.add_argument(
+        "--history", metavar="POLICY", help="history policy, such as head_tail or rolling:limit=40 (default rolling)"
+    )
     parser.add_argument("--rounds", type=int, metavar="N", help="at most so many model calls (default 200)")
     parser.add_argument("--quiet", action="store_true", help="only the answer")
     parser.add_argument("--stream", action="store_true", help="print the reply as it is written")
@@ -62,17 +69,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Run it."""
     words = given.input if given.input is not None else sys.stdin.read()
-    return carry(given, lambda executor: executor.execute_stream(words.strip("\n"), agent=given.agent))
+    # Chosen here, so that it can be told whatever becomes of the run.
+    given.run_id = uuid.uuid4().hex
+    return carry(
+        given, lambda executor: executor.execute_stream(words.strip("\n"), agent=given.agent, run_id=given.run_id)
+    )
 
 
 def carry(given: argparse.Namespace, begin: Callable[[CrewExecutor], EventStream]) -> int:
     """Begin or resume a run, watch it, print what it came to."""
+    crew = find_crew(given.target)
+    tree = Tree(crew.name) if given.trace else None
     store = None if given.store is None else SQLiteStore(given.store)
 
-    tree = Tree() if given.trace else None
-
     try:
-        result = asyncio.run(_converse(_executor(given, store, tree), begin, given))
+        result = asyncio.run(_converse(_executor(crew, given, store, tree), begin, given))
+    except (KeyboardInterrupt, RunError):
+        if given.store is not None:
+            _tell_resume(given)
+
+        raise
     finally:
         if tree is not None:
             print(tree, file=sys.stderr)
@@ -84,11 +100,10 @@ def carry(given: argparse.Namespace, begin: Callable[[CrewExecutor], EventStream
     return EXIT_CODES.get(result.stop_reason, 1)
 
 
-def _executor(given: argparse.Namespace, store: SQLiteStore | None, tree: Tree | None) -> CrewExecutor:
-    crew = find_crew(given.target)
+def _executor(crew: Crew, given: argparse.Namespace, store: SQLiteStore | None, tree: Tree | None) -> CrewExecutor:
     options: dict[str, Any] = {
         "max_messages_per_request": given.max_messages,
-        "history": given.history,
+        "history": None if given.history is None else read_policy(given.history)[1],
         "limits": None if given.rounds is None else Limits(rounds=given.rounds),
         "store": store,
         "observers": None if tree is None else [tree],
@@ -122,11 +137,22 @@ def _tell_pauses(result: RunResult, given: argparse.Namespace) -> None:
     if given.store is None:
         print("crew: the run is gone with this process; --store FILE would have kept it", file=sys.stderr)
     else:
-        answer = f"--answer {result.pauses[0].id}=yes"
-        print(
-            f"crew: go on with: crew resume {given.target} {result.run_id} --store {given.store} {answer}",
-            file=sys.stderr,
-        )
+        words = {"approval": "yes", "input": "WORDS", "in_doubt": "skip"}
+        _tell_resume(given, *(f"--answer={pause.id}={words[pause.reason]}" for pause in result.pauses))
+
+
+def _tell_resume(given: argparse.Namespace, *answers: str) -> None:
+    """The command that carries the run on, under the same settings."""
+    settings = {
+        "--store": given.store,
+        "--config": given.config,
+        "--max-messages": given.max_messages,
+        "--history": given.history,
+        "--rounds": given.rounds,
+    }
+    said = [str(part) for option in settings.items() if option[1] is not None for part in option]
+    command = shlex.join(["crew", "resume", given.target, given.run_id, *said, *answers])
+    print(f"crew: go on with: {command}", file=sys.stderr)
 
 
 async def _watch(stream: EventStream, given: argparse.Namespace) -> RunResult:

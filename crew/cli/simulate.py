@@ -60,13 +60,30 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     prices = Prices()
     parser.add_argument("transcript", type=Path, help="the transcript, a JSON file")
-    parser.add_argument("-p", "--policy", action="append", default=[], metavar="POLICY", help="may be given often")
+    parser.add_argument(
+        "-p",
+        "--policy",
+        action="append",
+        default=[],
+        metavar="POLICY",
+        help="may be given often; without it unbounded, sliding 50 and rolling 50",
+    )
     parser.add_argument("--fact", action="append", default=[], help="a text to look for in the last request")
     parser.add_argument("--fixed-tokens", type=int, default=0, help="tokens of instructions and tools (0)")
     parser.add_argument("--input", type=float, default=prices.input, help=f"price of input ({prices.input})")
     parser.add_argument("--output", type=float, default=prices.output, help=f"price of output ({prices.output})")
-    parser.add_argument("--cache-read", type=float, default=prices.cache_read, help=f"({prices.cache_read})")
-    parser.add_argument("--cache-write", type=float, default=prices.cache_write, help=f"({prices.cache_write})")
+    parser.add_argument(
+        "--cache-read",
+        type=float,
+        default=prices.cache_read,
+        help=f"price of input read from the cache ({prices.cache_read})",
+    )
+    parser.add_argument(
+        "--cache-write",
+        type=float,
+        default=prices.cache_write,
+        help=f"price of input written to it ({prices.cache_write})",
+    )
     parser.add_argument("--json", action="store_true", help="write JSON instead of a table")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the tokens of each request")
     parser.set_defaults(run=run)

@@ -70,7 +70,7 @@ def _of_graph(event: Event) -> str | None:
 def _of_agent(event: Event) -> str | None:
     match event:
         case Asked():
-            return f"  {event.agent} asks {event.model} ({event.messages} messages)"
+            return f"  {event.agent} asks {_short(event.model, 40)} ({counted(event.messages, 'message')})"
         case Replied() if event.message.text:
             return _short(f"  {event.agent}: {event.message.text}")
         case ToolsStarted():
@@ -95,7 +95,7 @@ def _of_run(event: Event) -> str | None:
         case LimitReached():
             return f"■ the limit of {event.value:g} {event.limit} is reached"
         case Paused():
-            return f"⏸ waits for {len(event.pauses)} answer{'s' if len(event.pauses) > 1 else ''}"
+            return f"⏸ waits for {counted(len(event.pauses), 'answer')}"
         case RunFailed():
             return f"✗ failed: {event.error}"
         case RunFinished():
@@ -108,13 +108,19 @@ def usage_line(usage: Usage) -> str:
     """What was spent, in a line."""
     cost = "cost unknown" if usage.cost is None else f"${usage.cost:.4f}"
     cached = f", {usage.cache_read_tokens} cached" if usage.cache_read_tokens else ""
-    return f"{usage.requests} requests, {usage.input_tokens} tokens in{cached}, {usage.output_tokens} out, {cost}"
+    tokens = f"{usage.input_tokens} tokens in{cached}, {usage.output_tokens} out"
+    return f"{counted(usage.requests, 'request')}, {tokens}, {cost}"
 
 
 def _call(call: ToolCall) -> str:
     return f"{call.name}({call.arguments})"
 
 
-def _short(text: str) -> str:
+def counted(number: int, what: str) -> str:
+    """A number with its noun."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _short(text: str, width: int = WIDTH) -> str:
     flat = " ⏎ ".join(text.strip("\n").splitlines())
-    return flat if len(flat) <= WIDTH else flat[: WIDTH - 1] + "…"
+    return flat if len(flat) <= width else flat[: width - 1] + "…"

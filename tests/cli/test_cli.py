@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -160,3 +161,35 @@ def test_the_module_runs_as_a_command() -> None:
         check=True,
     )
     assert done.stdout.startswith("Hello!")
+
+
+def test_a_run_that_is_stopped_or_fails_tells_how_it_goes_on(
+    crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the settings that it had, so that the bound does not change on the way."""
+    failing = tmp_path / "failing_for_cli.py"
+    failing.write_text(
+        "from crew import Agent, ScriptedProvider\nagent = Agent('a', model=ScriptedProvider(KeyError('no')))\n"
+    )
+    store = str(tmp_path / "runs of mine.db")
+    settings = ["--max-messages", "7", "--history", "rolling:prune_to=3", "--rounds", "9"]
+    assert main(["run", str(failing), "hi", "--store", store, *settings]) == 1
+    hint = capsys.readouterr().err.rsplit("crew: go on with: crew ", 1)[1].splitlines()[0]
+    assert shlex.split(hint)[3:] == ["--store", store, *settings]
+
+    failing.write_text("from crew import Agent, ScriptedProvider\nagent = Agent('a', model=ScriptedProvider('fine'))\n")
+    assert main([*shlex.split(hint), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["limit"] == 7
+
+    failing.write_text(
+        "from crew import Agent, ScriptedProvider\ndef stop(request):\n    raise KeyboardInterrupt\n"
+        "agent = Agent('a', model=ScriptedProvider(stop))\n"
+    )
+    assert main(["run", str(failing), "hi", "--store", store]) == 130
+    assert "crew: go on with: crew resume" in capsys.readouterr().err
+
+
+def test_the_tree_of_a_run_is_named_after_the_crew(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As its root span is."""
+    assert main(["run", f"{crews}:second", "pay", "--trace"]) == 3
+    assert "invoke_workflow second" in capsys.readouterr().err
