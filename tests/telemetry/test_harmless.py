@@ -72,6 +72,8 @@ async def test_an_exporter_that_is_down_costs_one_warning_and_a_bounded_time(
     support: Callable[..., Crew], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody listens there; the run returns, `aclose` too, and it is said once."""
+    others = set(threading.enumerate())
+
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -86,6 +88,10 @@ async def test_an_exporter_that_is_down_costs_one_warning_and_a_bounded_time(
     ours = [r for r in caplog.records if r.name == "crew" and "can't be exported" in r.getMessage()]
     assert len(ours) <= 1
     assert len([r for r in caplog.records if r.name.startswith("opentelemetry.exporter")]) <= 1
+
+    # The exporter draws its waits from the global `random`, which must hold still while other tests draw examples.
+    for thread in set(threading.enumerate()) - others:
+        await asyncio.to_thread(thread.join, 30)
 
 
 async def test_a_slow_exporter_does_not_hold_aclose_for_ever(caplog: pytest.LogCaptureFixture) -> None:
