@@ -19,6 +19,7 @@ from crew.errors import InvalidInput, Violation, nearest
 from crew.exchanges import repair
 from crew.execution import Run, plan_for
 from crew.execution.answers import check_answers
+from crew.execution.arguments import answers_in, check_arguments, parameters_in
 from crew.execution.beginning import continued, unique
 from crew.execution.bounds import budget_for, check_room
 from crew.execution.desk import Desk
@@ -66,6 +67,7 @@ class CrewExecutor:
         telemetry: Telemetry | None = None,
         secrets: Sequence[str | SecretStr] = (),
     ) -> None:
+        check_arguments(crew, limits, store, validator, parameters)
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
         policy = policy_from(history)
         shared, views = staged(policy)
@@ -205,7 +207,7 @@ class CrewExecutor:
         *,
         streams: bool,
     ) -> EventStream:
-        told = parameters or self._parameters
+        told = parameters_in(parameters, self._parameters)
         state, started = self._begin(input, history, agent, run_id, keep=told.enable_token_caching)
         state = replace(state, parameters=told)
 
@@ -247,7 +249,7 @@ class CrewExecutor:
         return name
 
     def _resumed(self, run_id: str, answers: Mapping[str, Any] | None, deps: Any, *, streams: bool) -> EventStream:
-        given = scrubbed(self._lookout.scrub, dict(answers or {}))
+        given = scrubbed(self._lookout.scrub, answers_in(answers))
 
         async def work(publish: Publish) -> RunResult:
             self._desk.check_free(run_id)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from crew.doors import ModelSettings, Policy, Provider, ToolSpec
+from crew.errors import DefinitionError
 from crew.messages import Message
 from crew.tools import Tool, tool
 
@@ -45,6 +46,20 @@ class Agent:
     description: str = ""
 
     def __post_init__(self) -> None:
+        problems = [
+            f"{name} must be a list, not {type(given).__name__}"
+            for name in ("tools", "handoffs", "routes")
+            if isinstance(given := getattr(self, name), str | Mapping) or not isinstance(given, Iterable)
+        ]
+
+        said: object = self.instructions
+
+        if not isinstance(said, str):
+            problems.append(f"instructions must be a text, not {said!r}")
+
+        if problems:
+            raise DefinitionError(f"Agent {self.name!r}", problems)
+
         made = tuple(given if isinstance(given, Tool | AgentTool) else tool(given) for given in self.tools)
         object.__setattr__(self, "tools", made)
 

@@ -119,8 +119,21 @@ def _reference(what: str, target: Node | str, nodes: dict[str, Node]) -> Iterato
 
 
 def _agent(agent: Agent) -> Iterator[str]:
-    if not agent.model:
+    if agent.model in ("", None):
         yield f"agent {agent.name!r} has no model; give one, such as model='openai:gpt-5-mini' or a ScriptedProvider"
+
+    for which, model in (("model", agent.model), ("backup", agent.backup)):
+        answers = callable(getattr(model, "complete", None)) and not isinstance(model, type)
+
+        if model is not None and not isinstance(model, str) and not answers:
+            yield (
+                f"agent {agent.name!r}: {which} must be a name such as 'openai:gpt-5-mini' or a provider, not {model!r}"
+            )
+
+    output: object = agent.output
+
+    if output is not None and not (isinstance(output, type) and issubclass(output, BaseModel)):
+        yield f"agent {agent.name!r}: output must be a class made from pydantic's BaseModel, not {output!r}"
 
     names = [used.name for used in agent.tools if isinstance(used, Tool | AgentTool)]
     transfers = [handoff.tool_name for handoff in handoffs_of(agent)]

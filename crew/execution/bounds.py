@@ -16,7 +16,11 @@ from crew.messages import Message, SystemMessage
 def budget_for(crew: Crew, policy: Policy, limit: int | None, prune_to: int | None) -> Budget:
     """An explicit limit, else the policy's own; how far a pruning cuts, else half of it."""
     own: int | None = getattr(policy, "limit", 50)
+    prune_to = getattr(policy, "prune_to", None) if prune_to is None else prune_to
     problems = [*_numbers(limit, prune_to)]
+
+    if own is not None and (not isinstance(own, int) or isinstance(own, bool)):
+        problems.append(f"the limit of the policy {policy.name!r} must be a positive integer or None, not {own!r}")
 
     if not problems and limit is not None and own is None:
         problems.append(
@@ -47,7 +51,6 @@ def budget_for(crew: Crew, policy: Policy, limit: int | None, prune_to: int | No
             f"reply and what follows it), not {bound}; 1 is enough where agents only answer",
         )
 
-    prune_to = getattr(policy, "prune_to", None) if prune_to is None else prune_to
     target = max(1, bound // 2) if prune_to is None else prune_to
 
     if target > bound:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import NoneType
+from typing import get_args
 
-from crew.doors import CompressionStrategy
+from crew.doors import Chunked, CompressionStrategy, LastNMessages
 from crew.errors import DefinitionError
+
+STRATEGIES = (*get_args(get_args(CompressionStrategy)[0]), NoneType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +26,25 @@ class RequestParameters:
     enable_token_caching: bool = True
 
     def __post_init__(self) -> None:
+        strategy = self.compression_strategy
+        numbers: dict[str, object] = {"max_history_size": self.max_history_size, "max_tokens": self.max_tokens}
+
+        if isinstance(strategy, LastNMessages):
+            numbers["n of LastNMessages"] = strategy.n
+        elif isinstance(strategy, Chunked):
+            numbers["size of Chunked"] = strategy.size
+
         problems = [
             f"{name} must be a positive integer or None, not {value!r}"
-            for name, value in (("max_history_size", self.max_history_size), ("max_tokens", self.max_tokens))
+            for name, value in numbers.items()
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1)
         ]
+
+        if not isinstance(strategy, STRATEGIES):
+            problems.append(
+                "compression_strategy must be one such as WholeHistory() or LastNMessages(6), or None, "
+                f"not {strategy!r}"
+            )
 
         if problems:
             raise DefinitionError("RequestParameters", problems)

@@ -43,6 +43,13 @@ def policy_from(spec: PolicySpec) -> Policy:
         return policy_named(spec)
 
     if not isinstance(spec, Mapping):
+        if isinstance(spec, type) or not callable(getattr(spec, "prune", None)):
+            raise DefinitionError(
+                "History policy",
+                f"it must be a name such as 'rolling', a mapping such as {{'name': 'rolling', 'limit': 25}}, or an "
+                f"object with a name and prune(), not {spec!r}",
+            )
+
         return spec
 
     options = {str(key): value for key, value in spec.items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from crew.doors import Budget, Group, Pruned
 from crew.history.legal import evict
+from crew.history.policies.verdict import whole_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,10 @@ class Rolling:
     limit: int = 50
     prune_to: int | None = None
     name: str = "rolling"
+
+    def __post_init__(self) -> None:
+        given = {} if self.prune_to is None else {"prune_to": self.prune_to}
+        whole_numbers("rolling", 1, limit=self.limit, **given)
 
     def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
         """Nothing while the limit holds; else everything above the target."""

@@ -1,0 +1,56 @@
+"""Whether an executor was given what it takes, before anything is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from crew.agents import Agent, Crew
+from crew.errors import DefinitionError, InvalidInput, Violation
+from crew.runs import Limits, RequestParameters
+from crew.validation import InputValidator
+
+STORE = ("commit", "load")
+
+
+def check_arguments(crew: object, limits: object, store: object, validator: object, parameters: object) -> None:
+    """Every argument of a wrong kind at once."""
+    problems = list(_problems(crew, limits, store, validator, parameters))
+
+    if problems:
+        raise DefinitionError("CrewExecutor", problems)
+
+
+def _problems(crew: object, limits: object, store: object, validator: object, parameters: object) -> Iterator[str]:
+    if not isinstance(crew, Crew | Agent):
+        yield f"crew must be a Crew or an Agent, not {crew!r}; CrewExecutor.from_config takes the name of a crew"
+
+    kinds = {"limits": (limits, Limits), "validator": (validator, InputValidator)}
+
+    for name, (given, kind) in (kinds | {"parameters": (parameters, RequestParameters)}).items():
+        if given is not None and not isinstance(given, kind):
+            yield f"{name} must be {kind.__name__}(...), not {given!r}"
+
+    if store is not None and not all(callable(getattr(store, method, None)) for method in STORE):
+        yield f"store must be a store such as crew.store.SQLiteStore('runs.db'), not {store!r}"
+
+
+def parameters_in(given: object, default: RequestParameters) -> RequestParameters:
+    """What one run asks for, else what the executor was made with."""
+    if given is None:
+        return default
+
+    if not isinstance(given, RequestParameters):
+        text = f"parameters must be RequestParameters(...), not {given!r}."
+        raise InvalidInput([Violation(rule="parameters", text=text, value=given)])
+
+    return given
+
+
+def answers_in(given: object) -> dict[str, Any]:
+    """A person's answers as they were given: a mapping, or nothing."""
+    if given is not None and not isinstance(given, Mapping):
+        text = f"The answers must be a mapping such as {{result.pauses[0].id: True}}, not {given!r}."
+        raise InvalidInput([Violation(rule="answer", text=text, value=given)])
+
+    return dict(given or {})

@@ -1,0 +1,74 @@
+"""What is of a wrong kind is refused when it is given, in words that name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crew import (
+    Agent,
+    Chunked,
+    Crew,
+    CrewExecutor,
+    LastNMessages,
+    RequestParameters,
+    ScriptedProvider,
+    WholeHistory,
+    recall,
+)
+from crew.errors import DefinitionError, InvalidInput
+from crew.history import Rolling
+
+MODEL = ScriptedProvider("Fine.")
+AGENT = Agent("a", model=MODEL)
+any_: Any = lambda given: given  # noqa: E731 - hides wrong kinds from the type checker, as a user without one would
+
+
+class Odd:
+    """A policy whose limit is a text."""
+
+    name, limit, prune = "odd", "many", print
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: CrewExecutor(any_("desk")), "crew must be a Crew or an Agent, not 'desk'"),
+        (lambda: CrewExecutor(AGENT, store=any_("runs.db")), r"SQLiteStore\('runs.db'\), not 'runs.db'"),
+        (lambda: CrewExecutor(AGENT, limits=any_({"rounds": 3})), r"limits must be Limits\(...\), not {'rounds': 3}"),
+        (lambda: CrewExecutor(AGENT, parameters=any_(5)), "parameters must be RequestParameters"),
+        (lambda: CrewExecutor(AGENT, history=any_(5)), "must be a name such as 'rolling'.*not 5"),
+        (lambda: CrewExecutor(AGENT, history=any_(Rolling)), "not <class"),
+        (lambda: CrewExecutor(AGENT, history={"name": "rolling", "limit": "x"}), "limit must be a whole .* not 'x'"),
+        (lambda: CrewExecutor(AGENT, history={"name": "head_tail", "prune_to": "9"}), "prune_to must .* not '9'"),
+        (lambda: CrewExecutor(AGENT, history=any_(Odd())), "limit of the policy 'odd' must .* not 'many'"),
+        (lambda: CrewExecutor(Agent("a", model=any_(5))), "model must be a name such as .* not 5"),
+        (lambda: CrewExecutor(Agent("a", model=any_(ScriptedProvider))), "model must be a name .* not <class"),
+        (lambda: CrewExecutor(Agent("a", model=MODEL, backup=any_(7))), "backup must be a name .* not 7"),
+        (lambda: Crew("c", agents=[Agent("a", model=MODEL, output=any_("x"))]), "output must be a class .* not 'x'"),
+        (lambda: Agent("a", model=MODEL, tools=any_(recall)), "tools must be a list, not Tool"),
+        (lambda: Agent("a", model=MODEL, handoffs="b"), "handoffs must be a list, not str"),
+        (lambda: Agent("a", model=MODEL, routes=any_({"[B]": "b"})), "routes must be a list, not dict"),
+        (lambda: Agent("a", model=MODEL, instructions=any_(5)), "instructions must be a text, not 5"),
+        (lambda: RequestParameters(compression_strategy=any_(WholeHistory)), "compression_strategy must be"),
+        (lambda: RequestParameters(compression_strategy=Chunked(0)), "size of Chunked must be .* not 0"),
+        (lambda: RequestParameters(compression_strategy=LastNMessages(any_("3"))), "n of LastNMessages .* not '3'"),
+    ],
+)
+def test_a_wrong_kind_is_told_when_it_is_given(make: Callable[[], object], words: str) -> None:
+    """Not later, from inside, as an AttributeError."""
+    with pytest.raises(DefinitionError, match=words):
+        make()
+
+
+async def test_parameters_and_answers_of_a_run_are_checked_too() -> None:
+    """They come from the caller, so it is the input that is refused."""
+    executor = CrewExecutor(AGENT)
+
+    with pytest.raises(InvalidInput, match=r"mapping such as {result.pauses\[0\].id: True}, not True"):
+        await executor.resume("run", any_(True))
+
+    with pytest.raises(InvalidInput, match="parameters must be RequestParameters"):
+        await executor.execute("Go.", parameters=any_({"max_tokens": 5}))
