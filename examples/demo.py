@@ -77,8 +77,8 @@ async def main() -> None:
     print(f"\nAnswer: {result.output}")
     print(f"Spent: {usage_line(result.usage)}")
     print(
-        f"History: {metrics.messages} of at most {metrics.limit} messages; pruned {metrics.prunings} times, "
-        f"{metrics.messages_pruned} messages left it; the transcript has all {len(result.transcript)}."
+        f"History: {metrics.messages} of at most {metrics.limit} messages; it and the branches' copies were pruned "
+        f"{metrics.prunings} times. The transcript has all {len(result.transcript)} messages, the branches have theirs."
     )
     assert result.output == "Sign it: law, money and dates are in order."
     assert metrics.prunings >= 1

@@ -20,6 +20,7 @@ from crew.execution.stream import EventStream
 from crew.executor import CrewExecutor
 from crew.runs import Limits, Pause, RunResult
 from crew.runs.events import TextDelta
+from crew.simulator import read_recording
 from crew.store import SQLiteStore
 from crew.telemetry import Tree
 
@@ -64,6 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stream", action="store_true", help="print the reply as it is written")
     parser.add_argument("--trace", action="store_true", help="at the end, the span tree: time, tokens, cost, prunings")
     parser.add_argument("--json", action="store_true", help="the result as JSON instead of the answer")
+    parser.add_argument("--record", metavar="FILE", help="write the transcript to this file, for `crew simulate`")
 
 
 def run(given: argparse.Namespace) -> int:
@@ -95,6 +97,9 @@ def carry(given: argparse.Namespace, begin: Callable[[CrewExecutor], EventStream
 
         if store is not None:
             store.close()
+
+    if given.record is not None:
+        read_recording(result).save(given.record)
 
     print(json.dumps(_plain(result), ensure_ascii=False, indent=2) if given.json else result.output)
     return EXIT_CODES.get(result.stop_reason, 1)

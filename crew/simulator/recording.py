@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from crew.errors import InvalidInput, Violation
 from crew.messages import AssistantMessage, Message, SummaryMessage
@@ -35,6 +35,12 @@ class Recording:
         inner = [name for branch in self.branches for name in _of(branch).agents]
         mine = [m.agent or "agent" for m in self.messages if isinstance(m, AssistantMessage)]
         return tuple(dict.fromkeys([*mine, *inner])) or ("agent",)
+
+    def save(self, path: Path | str) -> None:
+        """Write it as JSON that `read_recording` and `crew simulate` read; its messages may be a later `history=`."""
+        messages = _adapter(list[Message]).dump_python(list(self.messages), mode="json")
+        branches = _adapter(list[Branch]).dump_python(list(self.branches), mode="json")
+        Path(path).write_bytes(to_json({"transcript": messages, "branches": branches}, indent=1))
 
 
 def read_recording(source: RunResult | Recording | Sequence[Any] | Mapping[str, Any] | Path | str | bytes) -> Recording:

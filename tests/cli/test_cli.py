@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from crew import Agent, CrewExecutor, ScriptedProvider
 from crew.cli import main
+from crew.simulator import read_recording
 
 CREW = """\
 from crew import Agent, Crew, ScriptedProvider, call, tool
@@ -193,3 +195,20 @@ def test_the_tree_of_a_run_is_named_after_the_crew(crews: Path, capsys: pytest.C
     """As its root span is."""
     assert main(["run", f"{crews}:second", "pay", "--trace"]) == 3
     assert "invoke_workflow second" in capsys.readouterr().err
+
+
+def test_a_run_is_recorded_for_the_simulator_and_for_the_next_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its calls and branches; the messages go in as a history, in any process."""
+    record = tmp_path / "run.json"
+    assert main(["run", "examples/demo.py", "Sign?", "--quiet", "--record", str(record)]) == 0
+    kept = read_recording(record)
+    assert {"triage", "legal", "finance", "delivery", "editor"} == set(kept.agents)
+    assert main(["simulate", str(record), "-p", "rolling:limit=12"]) == 0
+    assert "rolling" in capsys.readouterr().out
+
+    agent = Agent("next", model=ScriptedProvider("Fine."))
+    result = CrewExecutor(agent).execute_sync("And now?", history=kept.messages)
+    assert result.history[0].text == "Sign?"
+    assert len(result.history) == len(kept.messages) + 2
