@@ -20,7 +20,7 @@ from crew.exchanges import repair
 from crew.execution import Run, plan_for
 from crew.execution.answers import check_answers
 from crew.execution.beginning import continued, unique
-from crew.execution.bounds import budget_for, check_room
+from crew.execution.bounds import budget_for, check_room, check_views
 from crew.execution.desk import Desk
 from crew.execution.drain import drained, in_a_loop_of_its_own
 from crew.execution.gauges import Meter, check_windows
@@ -70,6 +70,7 @@ class CrewExecutor:
         policy = policy_from(history)
         shared, views = staged(policy)
         self.plan = plan_for(crew, shared, budget_for(crew, shared, max_messages_per_request, prune_to), views)
+        check_views(self.plan)
         check_windows(self.plan)
         self._meter = Meter(plan=self.plan, counter=counter)
         self._limits = limits or Limits()
