@@ -13,7 +13,7 @@ from typing import Any, Self
 from pydantic import SecretStr
 
 from crew.agents import Agent, Crew
-from crew.config import crew_from, history_from, load
+from crew.config import crew_from, history_from, load, parameters_from
 from crew.doors import Provider, TokenCounter
 from crew.errors import InvalidInput, Violation, nearest
 from crew.exchanges import repair
@@ -111,6 +111,7 @@ class CrewExecutor:
             "prune_to": settings.prune_to,
             "history": history_from(settings, str(path)),
             "limits": limits,
+            "parameters": parameters_from(settings, str(path)),
             "validator": InputValidator(**settings.validator.model_dump()),
         }
 
