@@ -232,14 +232,13 @@ execution:
         ),
         ("history: {name: checkpoint, trigger_at: 40, keep_recent: 5}", Checkpoint(trigger_at=40, keep_recent=5)),
         (
-            "history: {name: chain, policies: [truncate, {name: rolling, limit: 30}]}\n"
-            + "execution: {max_conversation_messages: 9}",
+            "history: {name: chain, policies: [truncate, {name: rolling, limit: 30}]}",
             Rolling(limit=30),
         ),
     ],
 )
 def test_a_history_is_described_in_the_file(tmp_path: Path, text: str, expected: Policy) -> None:
-    """By our names, or by those that other frameworks have for head and tail; ours win."""
+    """By our names, or by those that other frameworks have for head and tail."""
     bare = CREW.replace("max_messages_per_request: 10\n", "").replace("execution: {max_iterations: 5}\n", "")
     executor = CrewExecutor.from_config(written(tmp_path, f"{text}\n{bare}"), crew="support")
     assert executor.plan.policy == expected
