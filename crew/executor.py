@@ -13,7 +13,7 @@ from typing import Any, Self
 from pydantic import SecretStr
 
 from crew.agents import Agent, Crew
-from crew.config import crew_from, history_from, load
+from crew.config import crew_from, history_from, load, parameters_from
 from crew.doors import Provider, TokenCounter
 from crew.errors import InvalidInput, Violation, nearest
 from crew.exchanges import repair
@@ -21,7 +21,7 @@ from crew.execution import Run, plan_for
 from crew.execution.answers import check_answers
 from crew.execution.arguments import answers_in, check_arguments, parameters_in
 from crew.execution.beginning import continued, unique
-from crew.execution.bounds import budget_for, check_room
+from crew.execution.bounds import budget_for, check_room, check_views
 from crew.execution.desk import Desk
 from crew.execution.drain import drained, in_a_loop_of_its_own
 from crew.execution.gauges import Meter, check_windows
@@ -72,6 +72,7 @@ class CrewExecutor:
         policy = policy_from(history)
         shared, views = staged(policy)
         self.plan = plan_for(crew, shared, budget_for(crew, shared, max_messages_per_request, prune_to), views)
+        check_views(self.plan)
         check_windows(self.plan)
         self._meter = Meter(plan=self.plan, counter=counter)
         self._limits = limits or Limits()
@@ -112,6 +113,7 @@ class CrewExecutor:
             "prune_to": settings.prune_to,
             "history": history_from(settings, str(path)),
             "limits": limits,
+            "parameters": parameters_from(settings, str(path)),
             "validator": InputValidator(**settings.validator.model_dump()),
         }
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from crew.agents import Agent, Crew, Handoff, Parallel, Quorum, Route
 from crew.config.settings import AgentSettings, ExecutionSettings, HistorySettings, Settings
-from crew.doors import ModelSettings, Policy
+from crew.doors import (
+    Chunked,
+    CompressionStrategy,
+    FromTimestamp,
+    LastNMessages,
+    ModelSettings,
+    Policy,
+    WholeHistory,
+    WholeHistoryMultipleSystemMessages,
+)
 from crew.errors import ConfigError, DefinitionError, nearest
 from crew.history import policy_from, policy_named
+from crew.runs import RequestParameters
 from crew.tools import Tool, tool
 
 
@@ -100,6 +111,28 @@ def history_from(settings: Settings, path: str) -> str | Policy:
         return _conversation(settings.execution) or "rolling"
     except DefinitionError as error:
         raise ConfigError(path, [f"history: {problem}" for problem in error.problems]) from error
+
+
+STRATEGIES: dict[str, Callable[..., CompressionStrategy]] = {
+    "whole_history": WholeHistory,
+    "last_n_messages": LastNMessages,
+    "chunked": Chunked,
+    "from_timestamp": FromTimestamp,
+    "whole_history_multiple_system_messages": WholeHistoryMultipleSystemMessages,
+}
+
+
+def parameters_from(settings: Settings, path: str) -> RequestParameters:
+    """What every request is told."""
+    given = settings.parameters.model_dump()
+    options = {key: value for key, value in (given.pop("compression_strategy") or {}).items() if value is not None}
+    name = options.pop("name", None)
+
+    try:
+        return RequestParameters(**given, compression_strategy=name and STRATEGIES[name](**options))
+    except TypeError as error:
+        place = f"parameters.compression_strategy: {name!r} has other options"
+        raise ConfigError(path, [f"{place}: {error}"]) from error
 
 
 def _policy(given: str | HistorySettings) -> Policy:

@@ -59,7 +59,9 @@ class ConversationSettings(Section):
     max_messages: int = Field(default=100, ge=0)
     preserve_first_n: int = Field(default=1, ge=0)
     preserve_last_n: int = Field(default=20, ge=0)
+    prune_to: int | None = Field(default=None, ge=1)
     summarize_on_trim: bool = False
+    summarizer: str | None = None
 
 
 class ExecutionSettings(Section):
@@ -68,6 +70,26 @@ class ExecutionSettings(Section):
     max_conversation_messages: int | None = Field(default=None, ge=0)
     conversation: ConversationSettings | None = None
     max_iterations: int | None = Field(default=None, ge=1)
+
+
+class StrategySettings(Section):
+    """How a history is compressed before a model is asked; `n`, `size` and `time` where the strategy has them."""
+
+    name: Literal[
+        "whole_history", "last_n_messages", "chunked", "from_timestamp", "whole_history_multiple_system_messages"
+    ]
+    n: int | None = Field(default=None, ge=0)
+    size: int | None = Field(default=None, ge=1)
+    time: float | None = None
+
+
+class ParameterSettings(Section):
+    """What every request of a run is told, unless the run says otherwise."""
+
+    compression_strategy: StrategySettings | None = None
+    max_history_size: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    enable_token_caching: bool = True
 
 
 class RouteSettings(Section):
@@ -127,6 +149,7 @@ class Settings(Section):
     history: str | HistorySettings | None = None
     max_input_tokens: int | None = Field(default=None, ge=1)
     limits: LimitSettings = LimitSettings()
+    parameters: ParameterSettings = ParameterSettings()
     validator: ValidatorSettings = ValidatorSettings()
     telemetry: TelemetrySettings | None = None
     execution: ExecutionSettings = ExecutionSettings()

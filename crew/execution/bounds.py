@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from crew.agents import Agent, Crew
 from crew.doors import Budget, Policy
 from crew.errors import ContextOverflow, DefinitionError
 from crew.execution.plan import Plan
 from crew.history import Rolling, Summarize
+from crew.history.policies.stages import members
 from crew.messages import Message, SystemMessage
 
 
 def budget_for(crew: Crew, policy: Policy, limit: int | None, prune_to: int | None) -> Budget:
     """An explicit limit, else the policy's own; how far a pruning cuts, else half of it."""
-    own: int | None = getattr(policy, "limit", 50)
     prune_to = getattr(policy, "prune_to", None) if prune_to is None else prune_to
-    problems = [*_numbers(limit, prune_to)]
-
-    if own is not None and (not isinstance(own, int) or isinstance(own, bool)):
-        problems.append(f"the limit of the policy {policy.name!r} must be a positive integer or None, not {own!r}")
+    problems = [
+        *_numbers({"max_messages_per_request": limit, "prune_to": prune_to}),
+        *(problem for member in members(policy) for problem in _numbers_of(member)),
+    ]
+    own: int | None = None if problems else getattr(policy, "limit", 50)
 
     if not problems and limit is not None and own is None:
         problems.append(
@@ -30,7 +31,7 @@ def budget_for(crew: Crew, policy: Policy, limit: int | None, prune_to: int | No
     if problems:
         raise DefinitionError("CrewExecutor", problems)
 
-    if own is not None and limit is not None and limit < own and _says(policy):
+    if own is not None and limit is not None and limit < own and any(_says(m, limit) for m in members(policy)):
         raise DefinitionError(
             "CrewExecutor",
             f"max_messages_per_request={limit} is below the {own} messages that the policy {policy.name!r} asks for; "
@@ -68,27 +69,56 @@ def budget_for(crew: Crew, policy: Policy, limit: int | None, prune_to: int | No
     return Budget(limit=bound, target=target)
 
 
-def _numbers(limit: object, prune_to: object) -> Iterable[str]:
-    for name, value in (("max_messages_per_request", limit), ("prune_to", prune_to)):
+def _numbers(values: Mapping[str, object]) -> Iterable[str]:
+    for name, value in values.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             yield f"{name} must be a positive integer such as 50, not {value!r}"
 
 
-def _says(policy: Policy) -> bool:
-    """Whether the policy's bound is its own: the one of `rolling` stands for nothing but a default."""
-    return not isinstance(policy, Rolling | Summarize) and hasattr(policy, "limit")
+def _numbers_of(policy: Policy) -> Iterable[str]:
+    own = {name: getattr(policy, name, None) for name in ("limit", "prune_to")}
+    return _numbers({f"{name} of the policy {policy.name!r}": value for name, value in own.items()})
+
+
+def _says(policy: Policy, limit: int) -> bool:
+    """Whether the policy asks for more; the 50 of `rolling` and `summarize` stand for nothing but a default."""
+    own: int | None = getattr(policy, "limit", None)
+    return own is not None and own > limit and not (isinstance(policy, Rolling | Summarize) and own == Rolling().limit)
+
+
+def check_views(plan: Plan) -> None:
+    """What shapes an agent's view can make no summary, and must leave room for what the agent has to see."""
+    problems: list[str] = []
+
+    for name, policies in plan.views.items():
+        for policy in policies:
+            found = [*_numbers_of(policy)]
+            limit: int | None = None if found else getattr(policy, "limit", None)
+
+            if getattr(policy, "summarizes", False):
+                found.append(
+                    f"the policy {policy.name!r} makes summaries, which stand in the history that all agents share; "
+                    "give it to the executor"
+                )
+            elif limit is not None and limit < (needed := _step(plan.agents[name])):
+                found.append(f"the policy {policy.name!r} must let it see at least {needed} messages, not {limit}")
+
+            problems.extend(f"agent {name!r}: {problem}" for problem in found)
+
+    if problems:
+        raise DefinitionError("CrewExecutor", problems)
 
 
 def least_messages(crew: Crew, policy: Policy) -> int:
     """How many messages the mandatory part of a step may need, and a summary where the policy makes them."""
-    step = 3 if crew.groups or any(_does_more_than_answer(agent) for agent in crew.members.values()) else 1
+    step = 3 if crew.groups else max(_step(agent) for agent in crew.members.values())
     return step + bool(getattr(policy, "summarizes", False))
 
 
-def _does_more_than_answer(agent: Agent) -> bool:
-    return bool(
-        agent.tools or agent.handoffs or agent.routes or agent.then or agent.wait_for_signal or agent.output is not None
-    )
+def _step(agent: Agent) -> int:
+    """A goal is enough for an agent that only answers; else a call and its result, or a reply and what follows it."""
+    more = agent.tools or agent.handoffs or agent.routes or agent.then or agent.wait_for_signal or agent.output
+    return 3 if more else 1
 
 
 def check_room(plan: Plan, messages: Iterable[Message]) -> None:

@@ -134,8 +134,8 @@ def _from_view(run: Run, state: RunState, now: Compact, ids: Sequence[str], prov
         if backlog.asked != state.agent:
             return None
 
-        entries = [entry for entry in history.entries if entry.position <= backlog.newest]
-        past = sorted((*entries, *backlog.left), key=lambda entry: entry.position)
+        seen = [entry for entry in (*history.entries, *backlog.left) if entry.position <= backlog.newest]
+        past = sorted(seen, key=lambda entry: entry.position)
         size = sum(weight(entry.message) for entry in past)
         history = replace(history, entries=tuple(past), size=size)
 

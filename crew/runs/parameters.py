@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import NoneType
-from typing import get_args
 
-from crew.doors import Chunked, CompressionStrategy, LastNMessages
+from crew.doors import (
+    Chunked,
+    CompressionStrategy,
+    FromTimestamp,
+    LastNMessages,
+    WholeHistory,
+    WholeHistoryMultipleSystemMessages,
+)
 from crew.errors import DefinitionError
-
-STRATEGIES = (*get_args(get_args(CompressionStrategy)[0]), NoneType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,25 +29,33 @@ class RequestParameters:
     enable_token_caching: bool = True
 
     def __post_init__(self) -> None:
-        strategy = self.compression_strategy
-        numbers: dict[str, object] = {"max_history_size": self.max_history_size, "max_tokens": self.max_tokens}
-
-        if isinstance(strategy, LastNMessages):
-            numbers["n of LastNMessages"] = strategy.n
-        elif isinstance(strategy, Chunked):
-            numbers["size of Chunked"] = strategy.size
-
         problems = [
             f"{name} must be a positive integer or None, not {value!r}"
-            for name, value in numbers.items()
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1)
+            for name, value in (("max_history_size", self.max_history_size), ("max_tokens", self.max_tokens))
+            if value is not None and not _whole(value, 1)
         ]
 
-        if not isinstance(strategy, STRATEGIES):
-            problems.append(
-                "compression_strategy must be one such as WholeHistory() or LastNMessages(6), or None, "
-                f"not {strategy!r}"
-            )
+        if (problem := _misfit(self.compression_strategy)) is not None:
+            problems.append(f"compression_strategy {problem}, not {self.compression_strategy!r}")
 
         if problems:
             raise DefinitionError("RequestParameters", problems)
+
+
+def _misfit(strategy: object) -> str | None:
+    match strategy:
+        case LastNMessages(n=n):
+            return None if _whole(n, 0) else "must keep 0 or more messages"
+        case Chunked(size=size):
+            return None if _whole(size, 1) else "must have chunks of at least one message"
+        case FromTimestamp(time=time):
+            number = isinstance(time, int | float) and not isinstance(time, bool)
+            return None if number else "must have a time in seconds since the epoch"
+        case None | WholeHistory() | WholeHistoryMultipleSystemMessages():
+            return None
+        case _:
+            return "must be a strategy such as WholeHistory() or LastNMessages(20)"
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from crew import CrewExecutor
+from crew import CrewError, CrewExecutor, LastNMessages, RequestParameters
 from crew.config import load
+from crew.doors import Policy
 from crew.errors import ConfigError
+from crew.history import Checkpoint, HeadTail, Rolling
+from crew.messages import SummaryMessage
 from crew.telemetry import reset
 
 
@@ -33,6 +36,7 @@ def test_the_shipped_file_holds_the_defaults() -> None:
     assert shipped.plan.policy == bare.plan.policy
     assert shipped._limits == bare._limits
     assert shipped._validator == bare._validator
+    assert shipped._parameters == bare._parameters
 
 
 def test_every_problem_is_told_at_once_with_its_place(tmp_path: Path) -> None:
@@ -192,3 +196,84 @@ def test_an_unknown_policy_names_the_nearest(tmp_path: Path) -> None:
     """A policy is looked up by name."""
     with pytest.raises(ConfigError, match="Did you mean 'rolling'"):
         CrewExecutor.from_config(written(tmp_path, "history: roling\n" + CREW), crew="support")
+
+
+CONVERSATION = """\
+execution:
+  conversation:
+    max_messages: 40
+    preserve_first_n: 2
+    preserve_last_n: 9
+    prune_to: 15
+    summarize_on_trim: true
+    summarizer: "scripted:short"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("execution: {max_conversation_messages: 30}", HeadTail(max_messages=30)),
+        ("execution: {max_conversation_messages: 0}", HeadTail(max_messages=0)),
+        (
+            CONVERSATION,
+            HeadTail(
+                max_messages=40,
+                preserve_first_n=2,
+                preserve_last_n=9,
+                prune_to=15,
+                summarize_on_trim=True,
+                summarizer="scripted:short",
+            ),
+        ),
+        (
+            "execution: {max_conversation_messages: 60, conversation: {preserve_first_n: 3}}",
+            HeadTail(max_messages=60, preserve_first_n=3),
+        ),
+        ("history: {name: checkpoint, trigger_at: 40, keep_recent: 5}", Checkpoint(trigger_at=40, keep_recent=5)),
+        (
+            "history: {name: chain, policies: [truncate, {name: rolling, limit: 30}]}",
+            Rolling(limit=30),
+        ),
+    ],
+)
+def test_a_history_is_described_in_the_file(tmp_path: Path, text: str, expected: Policy) -> None:
+    """By our names, or by those that other frameworks have for head and tail."""
+    bare = CREW.replace("max_messages_per_request: 10\n", "").replace("execution: {max_iterations: 5}\n", "")
+    executor = CrewExecutor.from_config(written(tmp_path, f"{text}\n{bare}"), crew="support")
+    assert executor.plan.policy == expected
+    assert executor.plan.budget.limit == expected.limit  # type: ignore[attr-defined]
+
+
+SUMMARISING = """\
+max_messages_per_request: 12
+history: {name: summarize, limit: 12, summarizer: "scripted:What was said."}
+crews: {one: {agents: {solo: {model: "scripted:fine"}}}}
+"""
+
+
+async def test_a_summariser_is_named_in_the_file(tmp_path: Path) -> None:
+    """The model of that name writes the summaries; one that nobody serves is refused at once."""
+    executor = CrewExecutor.from_config(written(tmp_path, SUMMARISING), crew="one")
+    before = [{"role": role, "content": f"{n}: {'word ' * 30}"} for n in range(10) for role in ("user", "assistant")]
+    result = await executor.execute("And now?", history=before)
+    assert next(m.text for m in result.history if isinstance(m, SummaryMessage)).startswith("What was said.")
+
+    path = written(tmp_path, SUMMARISING.replace("scripted:What was said.", "nobody:at-all"))
+
+    with pytest.raises(CrewError, match="nobody"):
+        CrewExecutor.from_config(path, crew="one")
+
+
+def test_request_parameters_are_described_in_the_file(tmp_path: Path) -> None:
+    """Limits and compression of every request; what does not belong to a strategy is refused."""
+    text = "parameters: {max_history_size: 20, max_tokens: 9000, compression_strategy: {name: last_n_messages, n: 8}}\n"
+    executor = CrewExecutor.from_config(written(tmp_path, text + CREW), crew="support")
+    wanted = RequestParameters(compression_strategy=LastNMessages(8), max_history_size=20, max_tokens=9000)
+    assert executor._parameters == wanted
+
+    for wrong in ("{name: chunked, n: 8}", "{name: chunky}", "{name: whole_history, sze: 1}"):
+        path = written(tmp_path, f"parameters: {{compression_strategy: {wrong}}}\n{CREW}")
+
+        with pytest.raises(ConfigError, match="compression_strategy"):
+            CrewExecutor.from_config(path, crew="support")

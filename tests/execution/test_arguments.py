@@ -39,7 +39,7 @@ class Odd:
         (lambda: CrewExecutor(AGENT, store=any_("runs.db")), r"SQLiteStore\('runs.db'\), not 'runs.db'"),
         (lambda: CrewExecutor(AGENT, limits=any_({"rounds": 3})), r"limits must be Limits\(...\), not {'rounds': 3}"),
         (lambda: CrewExecutor(AGENT, parameters=any_(5)), "parameters must be RequestParameters"),
-        (lambda: CrewExecutor(AGENT, history=any_(5)), "must be a name such as 'rolling'.*not 5"),
+        (lambda: CrewExecutor(AGENT, history=any_(5)), "a policy has a name and a method 'prune'"),
         (lambda: CrewExecutor(AGENT, history=any_(Rolling)), "not <class"),
         (lambda: CrewExecutor(AGENT, history={"name": "rolling", "limit": "x"}), "limit must be a whole .* not 'x'"),
         (lambda: CrewExecutor(AGENT, history={"name": "head_tail", "prune_to": "9"}), "prune_to must .* not '9'"),
@@ -53,8 +53,8 @@ class Odd:
         (lambda: Agent("a", model=MODEL, routes=any_({"[B]": "b"})), "routes must be a list, not dict"),
         (lambda: Agent("a", model=MODEL, instructions=any_(5)), "instructions must be a text, not 5"),
         (lambda: RequestParameters(compression_strategy=any_(WholeHistory)), "compression_strategy must be"),
-        (lambda: RequestParameters(compression_strategy=Chunked(0)), "size of Chunked must be .* not 0"),
-        (lambda: RequestParameters(compression_strategy=LastNMessages(any_("3"))), "n of LastNMessages .* not '3'"),
+        (lambda: RequestParameters(compression_strategy=Chunked(0)), "compression_strategy .*not Chunked.size=0"),
+        (lambda: RequestParameters(compression_strategy=LastNMessages(any_("3"))), "compression_strategy .*not LastNMessages.n='3'"),
     ],
 )
 def test_a_wrong_kind_is_told_when_it_is_given(make: Callable[[], object], words: str) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crew import CrewExecutor, InputValidator, Limits, ScriptedProvider, call
+from crew import CrewExecutor, InputValidator, Limits, RequestParameters, ScriptedProvider, call, tool
 from crew.doors import ModelReply, ModelRequest
 from crew.errors import ContextOverflow, DefinitionError
 from crew.exchanges import PROFILES, validate
-from crew.history import Rolling
+from crew.history import Checkpoint, HeadTail, Rolling, Summarize, Truncate, chain
 from crew.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from crew.runs.events import CallsDeclined, HistoryPruned, HistoryRepaired
 from tests.doubles import Recording, events_of, executor_for, look, size_of, solo
@@ -246,3 +247,57 @@ async def test_a_new_call_id_is_not_one_that_is_taken(taken: str) -> None:
 def test_a_crew_of_one_needs_no_crew() -> None:
     """An agent alone is a crew of its name."""
     assert CrewExecutor(solo(ScriptedProvider("hi"))).plan.crew.name == "solo"
+
+
+@pytest.mark.parametrize(
+    ("history", "problem"),
+    [
+        (lambda: {"name": "rolling", "limit": "50"}, "limit must be a whole number from 1 on, not '50'"),
+        (lambda: {"name": "rolling", "limit": 2.5}, "limit must be a whole number from 1 on, not 2.5"),
+        (lambda: {"name": "rolling", "prune_to": 0}, "prune_to must be a whole number from 1 on, not 0"),
+        (lambda: chain(Rolling(), HeadTail(prune_to=-1)), "prune_to .*must be a"),
+        (lambda: Rolling, "a policy has a name and a method 'prune'"),
+        (lambda: None, "a policy has a name and a method 'prune'"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused(history: Callable[[], Any], problem: str) -> None:
+    """What a policy says of itself is held to the same rules as what the executor is told."""
+    with pytest.raises(DefinitionError, match=problem):
+        executor_for("scripted:hi", history=history())
+
+
+def test_a_limit_below_what_a_policy_asks_for_is_an_error() -> None:
+    """Also inside a chain; the fifty of `rolling` and `summarize` stand for nothing but a default."""
+    for policy in (Rolling(limit=80), chain(Rolling(), HeadTail(max_messages=80)), Checkpoint(trigger_at=80)):
+        with pytest.raises(DefinitionError, match="max_messages_per_request=20 is below"):
+            executor_for("scripted:hi", history=policy, max_messages_per_request=20)
+
+    for default in (Rolling(), chain(Rolling(), Summarize())):
+        assert executor_for("scripted:hi", history=default, max_messages_per_request=20).plan.budget.limit == 20
+
+
+async def test_a_marker_for_what_left_the_history_counts_too() -> None:
+    """What a view truncated may leave the history later: the marker that still speaks of it stays within the bound."""
+    provider = Recording(*[call("tell", n=n) for n in range(40)], "done")
+
+    @tool(effect="read")
+    async def tell(n: int) -> str:
+        """Tell something long."""
+        return "word " * (60 if n % 9 == 0 else 3)
+
+    agent = solo(provider, tell, history=Truncate(threshold=0.5, target=0.3), max_input_tokens=260)
+    await CrewExecutor(agent, max_messages_per_request=5).execute("the goal")
+    check_requests(provider, 5, "the goal")
+    assert any("truncated to fit" in m.text for shown in provider.shown for m in shown if isinstance(m, UserMessage))
+
+
+@pytest.mark.parametrize("way", ["parameters", "agent"])
+async def test_no_more_calls_are_accepted_than_a_view_can_show(way: str) -> None:
+    """A request may be bounded tighter than the history: a reply with many calls does not overflow it."""
+    provider = Recording([call("look", n=n) for n in range(12)], "enough")
+    agent = solo(provider, look, history=Rolling(limit=6) if way == "agent" else None)
+    parameters = RequestParameters(max_history_size=6) if way == "parameters" else None
+    result = await CrewExecutor(agent, parameters=parameters).execute("the goal")
+    assert result.output == "enough"
+    assert result.metrics.by_tool["look"].calls == 4
+    check_requests(provider, 6, "the goal")

@@ -16,6 +16,7 @@ from crew.messages import Message, SummaryMessage, UserMessage, weight
 from crew.runs import Event, RunResult
 from crew.runs.events import Asked, Compacted, CompactionFailed, HistoryPruned, Summarised
 from crew.store import MemoryStore
+from tests.doubles import Recording, events_of, executor_for, size_of
 
 WORDS = "There is a good deal to say about this, and it takes some words to say it well enough."
 
@@ -444,3 +445,45 @@ async def test_a_branch_summarises_for_itself_and_what_it_still_waits_for_ends_w
     assert not made(result.transcript)
     assert result.state.backlog.ids == ()
     assert result.usage.requests == len(worker.requests) + len(editor.requests) + 1
+
+
+async def test_a_summary_after_runs_that_asked_nobody_keeps_to_the_bound() -> None:
+    """What came and left since the last request was never in it: such messages are asked about from the transcript."""
+    policy = HeadTail(max_messages=6, preserve_first_n=1, preserve_last_n=2, summarize_on_trim=True)
+    provider = Recording(lambda request: "Fine.")
+    result = await executor_for(provider, history=policy).execute("the first")
+
+    for n in range(15):
+        result = await executor_for(provider, history=policy, limits=Limits(rounds=0)).execute(f"{n}", history=result)
+
+    await executor_for(provider, history=policy).execute("the last", history=result)
+    assert any(request.purpose == "summary" for request in provider.requests)
+    assert all(size_of(request.messages) <= 6 + (request.purpose == "summary") for request in provider.requests)
+
+
+async def test_a_policy_without_a_bound_summarises_what_it_evicts_and_says_so() -> None:
+    """No bound on messages is no reason to lose them unseen."""
+    provider = Recording(*[call("tell", n=n) for n in range(20)], "done")
+
+    @tool(effect="read")
+    async def tell(n: int) -> str:
+        """Tell something long."""
+        return f"fact_{n} " + "word " * 40
+
+    policy = Summarize(limit=None, window=600, summarizer=lambda span: "What was said.")
+    executor = executor_for(provider, tell, history=policy)
+    events, result = await events_of(executor, lambda e: e.execute_stream("the goal"))
+    pruned = {id for event in events if isinstance(event, HistoryPruned) for id in event.evicted}
+    covered = {id for m in result.transcript if isinstance(m, SummaryMessage) for id in m.covers}
+    assert result.metrics.prunings
+    assert covered
+    assert {m.id for m in result.transcript} - {m.id for m in result.history} <= pruned | covered
+
+
+@pytest.mark.parametrize("policy", [Summarize(), Checkpoint(), HeadTail(summarize_on_trim=True)])
+def test_a_policy_that_summarises_belongs_to_the_executor(policy: Any) -> None:
+    """A summary stands in the history that all share: on an agent such a policy would evict and never summarise."""
+    agent = Agent("solo", model="scripted:hi", history=policy)
+
+    with pytest.raises(DefinitionError, match="give it to the executor"):
+        CrewExecutor(agent)

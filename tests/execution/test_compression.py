@@ -13,6 +13,7 @@ from crew import (
     CrewExecutor,
     FromTimestamp,
     LastNMessages,
+    Limits,
     RequestParameters,
     ScriptedProvider,
     WholeHistory,
@@ -21,7 +22,7 @@ from crew import (
     tool,
 )
 from crew.doors import ModelRequest
-from crew.errors import CompressionFailed
+from crew.errors import CompressionFailed, DefinitionError
 from crew.exchanges import validate
 from crew.history import estimate_message
 from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, UserMessage, weight
@@ -248,3 +249,23 @@ async def test_a_request_that_is_left_with_one_message_is_warned_of() -> None:
     assert len(model.replies[0].messages) == 1
     assert len(warned) == 1
     assert "1 message" in warned[0]
+
+
+async def test_the_parts_of_a_compression_are_within_the_limits_too() -> None:
+    """Each TL;DR is a round: what is left of the limit is not overdrawn by a history of many chunks."""
+    model = Model()
+    parameters = RequestParameters(compression_strategy=Chunked(4))
+    executor = CrewExecutor(model.agent(), limits=Limits(rounds=3))
+    result = await executor.execute("And now?", history=conversation(40), parameters=parameters)
+    assert (result.stop_reason, len(model.requests)) == ("limit", 3)
+    assert not summaries(result.history)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["whole_history", WholeHistory, LastNMessages(-1), Chunked(0), FromTimestamp("now")],  # type: ignore[arg-type]
+)
+def test_a_strategy_that_is_none_is_refused_at_once(strategy: Any) -> None:
+    """Not in the middle of a run."""
+    with pytest.raises(DefinitionError, match="compression_strategy must"):
+        RequestParameters(compression_strategy=strategy)

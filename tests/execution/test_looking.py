@@ -17,7 +17,7 @@ from crew.doors import Budget, Group, ModelReply, ModelRequest, ModelSettings, O
 from crew.errors import ContextOverflow, DefinitionError
 from crew.exchanges import PROFILES, validate
 from crew.history import MaskToolResults, Rolling, Truncate, Unbounded, estimate_message
-from crew.messages import OMITTED, Message, ToolMessage, Usage, weight
+from crew.messages import OMITTED, Message, SystemMessage, ToolMessage, Usage, weight
 from crew.runs import Event, RequestParameters, RunResult, RunState
 from crew.runs.events import Asked, HistoryPruned, Replied, Warned
 from crew.store import MemoryStore, decode_state, encode_state
@@ -379,10 +379,15 @@ async def test_a_chain_on_the_executor_is_split_by_where_its_members_work() -> N
 
 async def test_an_agents_policy_with_no_room_says_so() -> None:
     """A bound that not even the mandatory part keeps is an overflow, not a broken request."""
-    agent = Agent("reader", model=ScriptedProvider(reader(3)), tools=[read], history=Rolling(limit=2))
+    agent = Agent("reader", model=ScriptedProvider(reader(3)), tools=[read], history=Rolling(limit=3))
 
-    with pytest.raises(ContextOverflow, match="more than its policy's limit of 2"):
-        await CrewExecutor(agent).execute("Read it.")
+    with pytest.raises(ContextOverflow, match="more than its policy's limit of 3"):
+        await CrewExecutor(agent).execute("Read it.", history=[SystemMessage("Be brief.")])
+
+    agent = Agent("reader", model="scripted:hi", tools=[read], history=Rolling(limit=2))
+
+    with pytest.raises(DefinitionError, match="must let it see at least 3 messages, not 2"):
+        CrewExecutor(agent)
 
 
 @pytest.mark.parametrize("make", [lambda: Truncate(target=0.9), lambda: MaskToolResults(keep_recent=-1)])

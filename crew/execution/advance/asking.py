@@ -15,29 +15,36 @@ NEARLY = 0.8
 
 def ask(draft: Draft, again: Literal["", "empty", "output"] = "") -> None:
     """The agent's model is next, unless a limit says otherwise; its view is made ready for it."""
-    limits, tally = draft.state.limits, draft.state.tally
-    spent: list[tuple[str, float | None, float | None]] = [
-        ("rounds", tally.rounds, limits.rounds),
-        ("tokens", tally.usage.total_tokens, limits.tokens),
-        ("cost_usd", tally.usage.cost, limits.cost_usd),
-        ("seconds", draft.state.active_seconds, limits.seconds),
-    ]
-
-    for name, value, limit in spent:
-        if limit is not None and value is not None and value >= limit:
-            draft.stop_at(name, limit)
-            return
-
-    if compact_first(draft, again):
+    if stopped(draft) or compact_first(draft, again):
         return
 
-    for name, value, limit in spent:
+    for name, value, limit in _spent(draft):
         _warn(draft, f"limits.{name}", value, limit)
 
     seen = look(draft)
     _warn_of_sizes(draft, seen)
     warn_if_bare(draft, seen.size)
     draft.set(next=AskModel(again=again))
+
+
+def stopped(draft: Draft) -> bool:
+    """Whether a limit ends the run here, before a model is asked once more."""
+    for name, value, limit in _spent(draft):
+        if limit is not None and value is not None and value >= limit:
+            draft.stop_at(name, limit)
+            return True
+
+    return False
+
+
+def _spent(draft: Draft) -> list[tuple[str, float | None, float | None]]:
+    limits, tally = draft.state.limits, draft.state.tally
+    return [
+        ("rounds", tally.rounds, limits.rounds),
+        ("tokens", tally.usage.total_tokens, limits.tokens),
+        ("cost_usd", tally.usage.cost, limits.cost_usd),
+        ("seconds", draft.state.active_seconds, limits.seconds),
+    ]
 
 
 def _warn_of_sizes(draft: Draft, seen: Look) -> None:

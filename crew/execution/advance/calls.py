@@ -82,14 +82,12 @@ def _fit_name(name: str) -> str:
 
 def _accepted(draft: Draft, calls: tuple[ToolCall, ...], kit: Toolkit) -> tuple[ToolCall, ...]:
     """The first calls, as many as fit beside what must stay; the first handoff is always among them."""
-    room = draft.state.limits.tool_calls_per_turn
-
-    if draft.plan.budget.limit is not None:
-        entries = draft.state.history.entries
-        systems = len({entry.message.text for entry in entries if isinstance(entry.message, SystemMessage)})
-        room = min(room, draft.plan.budget.limit - systems - 2 - draft.plan.summarizes)
-
-    room = max(1, room)
+    plan, state = draft.plan, draft.state
+    own = [getattr(policy, "limit", None) for policy in plan.views.get(state.agent, ())]
+    bound = None if plan.budget.limit is None else plan.budget.limit - plan.summarizes
+    bounds = [size for size in (bound, state.parameters.max_history_size, *own) if size is not None]
+    systems = {entry.message.text for entry in state.history.entries if isinstance(entry.message, SystemMessage)}
+    room = max(1, min([state.limits.tool_calls_per_turn, *(size - len(systems) - 2 for size in bounds)]))
     first = next((index for index, call in enumerate(calls) if call.name in kit.handoffs), 0)
     return calls[:room] if first < room else (*calls[: room - 1], calls[first])
 

@@ -105,7 +105,7 @@ class Draft:
     def _accept(self, history: History, pruned: Pruned | None) -> None:
         self.set(history=history)
 
-        if pruned is None or self.plan.budget.limit is None:
+        if pruned is None:
             return
 
         before = sum(g.size for g in (*pruned.kept, *pruned.evicted))
@@ -122,7 +122,7 @@ class Draft:
             reason=pruned.reason,
             before=before,
             after=history.size,
-            limit=self.plan.budget.limit,
+            limit=self.plan.budget.limit or 0,
             evicted=tuple(entry.message.id for g in pruned.evicted for entry in g.entries),
             tokens_before=sum(g.tokens for g in (*pruned.kept, *pruned.evicted)),
             tokens_after=sum(g.tokens for g in pruned.kept),

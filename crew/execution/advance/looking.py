@@ -109,6 +109,11 @@ class Look:
         if gone:
             self.lose([entry for index in sorted(gone) for entry in groups[index].entries], rule, reason)
 
+        if self.view.truncated and (self.tokens if by == "tokens" else self.size) > ceiling:
+            # The marker gives way to what must be shown.
+            self._move(replace(self.view, truncated=0), rule, reason)
+            return True
+
         return bool(gone)
 
     def overflow(self, text: str, limit: int, by: Measure = "tokens") -> ContextOverflow:
@@ -137,6 +142,7 @@ def look(draft: Draft) -> Look:
 
     _within_tokens(seen, by_policy=any(hasattr(policy, "threshold") for policy in policies))
     _within_size(seen)
+    _within_bound(seen)
     return seen
 
 
@@ -186,6 +192,9 @@ def _apply(policy: Policy, seen: Look) -> None:
 
     if masked:
         seen.omit(masked, policy.name, verdict.reason)
+
+    if limit is not None and seen.size > limit:
+        seen.cut(policy.name, verdict.reason, target=limit, ceiling=limit, by="size")
 
     if limit is not None and seen.size > limit:
         text = f"What {seen.name!r} must see holds {seen.size} messages, more than its policy's limit of {limit}."
@@ -242,3 +251,12 @@ def _within_size(seen: Look) -> None:
     if seen.size > limit:
         text = f"What {seen.name!r} must see holds {seen.size} messages, more than max_history_size={limit}."
         raise seen.overflow(text, limit, "size")
+
+
+def _within_bound(seen: Look) -> None:
+    """The history keeps to its bound; with a marker for what is not in it any more, a view of it might not."""
+    budget = seen.draft.plan.budget
+
+    if budget.limit is not None and seen.size > budget.limit:
+        reason = f"{seen.size} messages with the marker, more than the limit of {budget.limit}"
+        seen.cut("truncate", reason, target=budget.target, ceiling=budget.limit, by="size")

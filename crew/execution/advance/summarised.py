@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from crew.execution.advance.asking import ask
+from crew.execution.advance.asking import ask, stopped
 from crew.execution.advance.draft import Draft
 from crew.history import compose, estimate_message
 from crew.messages import Message, SummaryMessage, Transcript
@@ -67,6 +67,7 @@ def _compress(draft: Draft, now: Compact, event: Summarised, text: str | None) -
     draft.set(next=replace(now, texts=texts, failed=""))
 
     if len(texts) < len(now.parts):
+        stopped(draft)
         return
 
     verbatim = list(draft.state.backlog.verbatim)

@@ -43,14 +43,7 @@ def policy_from(spec: PolicySpec) -> Policy:
         return policy_named(spec)
 
     if not isinstance(spec, Mapping):
-        if isinstance(spec, type) or not callable(getattr(spec, "prune", None)):
-            raise DefinitionError(
-                "History policy",
-                f"it must be a name such as 'rolling', a mapping such as {{'name': 'rolling', 'limit': 25}}, or an "
-                f"object with a name and prune(), not {spec!r}",
-            )
-
-        return spec
+        return _checked(spec)
 
     options = {str(key): value for key, value in spec.items()}
     name = options.pop("name", None)
@@ -59,6 +52,15 @@ def policy_from(spec: PolicySpec) -> Policy:
         raise DefinitionError("History policy", f"a mapping must have the policy's name under 'name', not {name!r}")
 
     return policy_named(name, **options)
+
+
+def _checked(spec: Any) -> Policy:
+    if isinstance(spec, type) or not isinstance(getattr(spec, "name", None), str) or not hasattr(spec, "prune"):
+        text = f"a policy has a name and a method 'prune'; give one, its name, or a mapping, not {spec!r}"
+        raise DefinitionError("History policy", text)
+
+    policy: Policy = spec
+    return policy
 
 
 def policy_named(name: str, **options: Any) -> Policy:

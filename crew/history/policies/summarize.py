@@ -18,13 +18,13 @@ class Summarize:
     """At `threshold` of the window, or at the bound, the older part leaves, and one summary stands for it.
 
     The first user message, the goal, the recent tail and the newest results of the last `keep_files` files that tools
-    touched (`@tool(touches=…)`) stay. A new summary covers the one before it.
+    touched (`@tool(touches=…)`) stay. A new summary covers the one before it. `limit=None`: the window alone counts.
     """
 
     threshold: float = 0.8
     target: float = 0.5
     keep_files: int = 10
-    limit: int = 50
+    limit: int | None = 50
     prune_to: int | None = None
     window: int | None = None
     summarizer: Summarizer = None
