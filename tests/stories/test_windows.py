@@ -12,9 +12,9 @@ from crew.doors import ModelSettings
 from crew.errors import ContextOverflow
 from crew.history import MaskToolResults, Truncate
 from crew.runs import RequestParameters
-from crew.runs.events import Asked, FellBack, Replied, TooLong
+from crew.runs.events import Asked, FellBack, Replied, Retried, TooLong
 from tests.providers.ways import PROTOCOLS, patient, provider, run, said, watched
-from tests.wire import Fault, Model, Protocol, WireServer, tool_loop
+from tests.wire import Fault, Model, Protocol, Reply, WireServer, tool_loop
 
 WINDOW = 8_000
 
@@ -137,3 +137,24 @@ async def test_a_service_that_is_down_is_replaced_by_another_one(protocol: Proto
         rules = [event.manifest.rule for event in events if isinstance(event, Asked) and event.manifest]
         assert rules.count("fallback") == 1
         assert result.metrics.by_tool["step"].calls == 20
+
+
+@pytest.mark.parametrize("kind", ["cut", "garbage", "reset", "overloaded"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_the_backup_of_a_service_that_fails_while_it_streams_begins_anew(protocol: Protocol, kind: Any) -> None:
+    """Whatever asking again could not mend is the backup's; what was streamed until then is declared void."""
+    other, text = PROTOCOLS[(PROTOCOLS.index(protocol) + 1) % 3], "All the words of a long answer, " * 8
+
+    async with (
+        WireServer(lambda *_: Reply(text=text), faults=lambda *_: Fault(kind)) as first,
+        WireServer(lambda *_: Reply(text=text)) as second,
+    ):
+        made = agent(patient(first, protocol, "classic"), backup=patient(second, other, "classic"))
+        events, result = await watched(CrewExecutor(made), "Read it all.")
+
+    pieces = [event for event in events if event.kind == "text_delta"]
+    last = max(index for index, piece in enumerate(pieces) if piece.channel == "restart")
+    assert "".join(piece.text for piece in pieces[last + 1 :]) == result.output == text
+    assert (first.count, second.count) == (4, 1)
+    assert sum(isinstance(event, Retried) for event in events) == 3
+    assert result.usage.requests == 1
