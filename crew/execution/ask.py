@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
-from crew.doors import ModelReply, ModelRequest, Provider
-from crew.errors import ContextTooLong, CrewError, ProviderError, Unavailable, describe
+from crew.doors import ModelReply, ModelRequest, Provider, Retry
+from crew.errors import ContextTooLong, CrewError, MalformedReply, ProviderError, Unavailable, describe
 from crew.exchanges import profile_named, repair
 from crew.execution.gauges import gauge_of
 from crew.execution.run import Run
@@ -16,7 +17,7 @@ from crew.history.manifest import manifest_of
 from crew.manifest import Manifest
 from crew.messages import AssistantMessage, clean, clean_call
 from crew.runs import RunState
-from crew.runs.events import Asked, FellBack, HistoryRepaired, Replied, Retried, TooLong
+from crew.runs.events import Asked, FellBack, HistoryRepaired, Replied, Retried, TextDelta, TooLong
 
 
 async def ask(run: Run, state: RunState) -> None:
@@ -47,11 +48,15 @@ async def ask(run: Run, state: RunState) -> None:
                 reason=describe(error),
             )
         )
-    except Unavailable as error:
+    except (Unavailable, MalformedReply) as error:
         backup = run.backup_for(state.agent)
 
         if backup is None or backup is provider:
             raise
+
+        if run.streams:
+            # Whatever was streamed of the reply that failed is void: the backup begins anew.
+            run.tell(TextDelta(run_id=state.run_id, text="", channel="restart"))
 
         here, there = f"{provider.name}:{provider.model}", f"{backup.name}:{backup.model}"
         await run.record(FellBack(run_id=state.run_id, model=here, backup=there, reason=describe(error)))
@@ -103,7 +108,16 @@ def _request(run: Run, state: RunState, provider: Provider) -> tuple[ModelReques
         run_id=state.run_id,
         conversation_id=state.conversation_id,
         turn=view.turn,
-        on_retry=lambda retry: run.tell(
+        on_retry=tell_retries(run, state, provider),
+    )
+    return request, repaired.changes
+
+
+def tell_retries(run: Run, state: RunState, provider: Provider) -> Callable[[Retry], None]:
+    """What is called with each attempt that failed and is made again."""
+
+    def tell(retry: Retry) -> None:
+        run.tell(
             Retried(
                 run_id=state.run_id,
                 provider=provider.name,
@@ -112,9 +126,9 @@ def _request(run: Run, state: RunState, provider: Provider) -> tuple[ModelReques
                 reason=retry.reason,
                 wait=retry.wait,
             )
-        ),
-    )
-    return request, repaired.changes
+        )
+
+    return tell
 
 
 def _manifest(run: Run, state: RunState, repairs: tuple[str, ...]) -> Manifest:

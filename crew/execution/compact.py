@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crew.doors import ModelReply, ModelRequest, Provider
+from crew.doors import ModelReply, ModelRequest, ModelSettings, Provider
 from crew.errors import CompressionFailed, describe
 from crew.exchanges import group, profile_named, repair
 from crew.execution.advance import at
 from crew.execution.advance.summarised import located
-from crew.execution.ask import request_for
+from crew.execution.ask import request_for, tell_retries
 from crew.execution.run import Run
+from crew.execution.scrub import scrubbed
 from crew.execution.thread import on_daemon_thread
 from crew.history import estimate, instruction
 from crew.history.summaries import INTRODUCTION, MOST_OUTPUT, as_text
@@ -25,6 +26,9 @@ from crew.tools import Tool
 
 SECONDS = 60.0
 """How long a function or tool may take for a summary; a model has its own time-outs."""
+
+THINKING = 4_096
+"""What a model that thinks first may use for that beside the summary itself."""
 
 ACCEPTED_OUTPUT = MOST_OUTPUT * 5 // 4
 """What an estimate may say of a summary that keeps to its bound."""
@@ -148,7 +152,9 @@ def _from_view(run: Run, state: RunState, now: Compact, ids: Sequence[str], prov
     last = [message.id for message in request.messages]
     staying = len(last) - 1 - max(last.index(id) for id in ids)
     span = tuple(message for _, message in located(state.transcript, ids))
-    request = _asking(request, (*request.messages, instruction(staying)))
+    messages = (*request.messages, instruction(staying))
+    settings = _settings(request.settings, provider, thinking_tokens=request.settings.thinking_tokens)
+    request = replace(request, messages=messages, settings=settings, output=None, purpose="summary")
     return Question(covers=tuple(ids), span=span, request=request, provider=provider)
 
 
@@ -159,17 +165,21 @@ def _from_transcript(
     opening = UserMessage(INTRODUCTION, origin="marker", id="summary-introduction")
     shown = repair((opening, *span), profile_named(provider.profile), where="view").messages
     agent, kit = run.plan.agents[state.agent], run.plan.toolkits[state.agent]
+    # The agent's settings are for its own model; another one may not know them.
+    given = agent.settings if provider is run.provider(state) else ModelSettings()
     request = ModelRequest(
-        messages=(),
-        instructions=agent.instructions,
+        messages=(*shown, instruction()),
+        instructions=scrubbed(run.scrub, agent.instructions),
         tools=kit.specs,
-        settings=agent.settings,
+        settings=_settings(given, provider),
         agent=agent.name,
         run_id=state.run_id,
         conversation_id=state.conversation_id,
         turn=state.views[agent.name].turn if agent.name in state.views else 0,
+        purpose="summary",
+        on_retry=tell_retries(run, state, provider),
     )
-    return Question(covers=covers, span=span, request=_asking(request, (*shown, instruction())), provider=provider)
+    return Question(covers=covers, span=span, request=request, provider=provider)
 
 
 def _oldest(
@@ -194,16 +204,22 @@ def _oldest(
     return tuple(message.id for message in span), tuple(span)
 
 
-def _asking(request: ModelRequest, messages: tuple[Message, ...]) -> ModelRequest:
-    """The request for a summary: short, in plain text, and free to leave the tools alone."""
-    settings = request.settings
-    most = min(settings.max_output_tokens or MOST_OUTPUT, MOST_OUTPUT)
-    settings = replace(
-        settings,
-        max_output_tokens=most,
+def _settings(given: ModelSettings, provider: Provider, thinking_tokens: int | None = None) -> ModelSettings:
+    """For a summary: short, in plain text, free to leave the tools alone, and with little thought.
+
+    Where a cache is to be read, the budget for thinking stays what it was: on the services that have one, another
+    budget is another conversation. What is thought counts as output, so that there must be room for it.
+    """
+    profile = profile_named(provider.profile)
+    by_default = profile.thinking == "effort" and "temperature" not in profile.settings
+    thinks = given.reasoning is not None or by_default
+    reasoning = given.reasoning if given.reasoning == "none" else "low" if thinks else None
+    room = THINKING if reasoning == "low" else 0
+    return replace(
+        given,
+        max_output_tokens=min(given.max_output_tokens or MOST_OUTPUT, MOST_OUTPUT) + room,
         tool_choice=None,
-        thinking_tokens=None,
-        reasoning=None if settings.reasoning is None else "low",
+        thinking_tokens=thinking_tokens,
+        reasoning=reasoning,
         stop=(),
     )
-    return replace(request, messages=messages, settings=settings, output=None, purpose="summary")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from crew.agents import Agent
-from crew.doors import Provider, TokenCounter
+from crew.doors import ModelSettings, Provider, TokenCounter
 from crew.errors import DefinitionError
 from crew.execution.plan import Plan, Toolkit
 from crew.history import DEFAULT_WINDOW, PRIOR, Gauge, View, exact_counter
@@ -20,6 +20,8 @@ THRESHOLD = 0.8
 _SMALL = 1_500
 # What a service adds of its own where tools are given.
 _TOOL_PROMPTS = {"anthropic": 346}
+# What a service is asked to keep free for the reply where nobody says how long that may be; it insists on a number.
+_OUTPUT = {"anthropic": 8_192}
 
 
 def name_of_model(model: str | Provider) -> tuple[str, str]:
@@ -64,17 +66,28 @@ def _gauge(agent: Agent, kit: Toolkit, model: str | Provider, counter: TokenCoun
     provider, name = name_of_model(model)
     fixed = sum(tokens for _, tokens in fixed_parts(agent, kit, counter))
     fixed += _TOOL_PROMPTS.get(provider, 0) if kit.specs else 0
-    # Explicit input tokens are for the input alone; a window holds the reply as well.
-    wanted = 0 if source == "explicit" else agent.settings.max_output_tokens or 0
     return Gauge(
         model=f"{provider}:{name}",
         window=window,
         source=source,
         fixed=fixed,
         counted=fixed,
-        reserve=min(wanted, window // 2),
+        reserve=_reserve(agent.settings, provider, window, source),
         exact=counter is not PRIOR,
     )
+
+
+def _reserve(settings: ModelSettings, provider: str, window: int, source: WindowSource) -> int:
+    """The part of the window that the reply, and the thinking before it, may take."""
+    wanted = settings.max_output_tokens
+
+    if wanted is None:
+        wanted = min(_OUTPUT.get(provider, 0), window // 4)
+    elif source == "explicit":
+        return 0  # explicit input tokens are for the input alone: who names both has done the sum
+
+    thought = settings.thinking_tokens or 0
+    return min(wanted if wanted > thought else wanted + thought, window // 2)
 
 
 def window_for(agent: Agent, model: str | Provider) -> tuple[int, WindowSource]:

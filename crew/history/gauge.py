@@ -42,7 +42,7 @@ class Gauge:
         if self.model != model or maximum >= self.window:
             return self
 
-        return replace(self, window=maximum, source="learned")
+        return replace(self, window=maximum, source="learned", reserve=min(self.reserve, maximum // 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,25 +1,45 @@
-"""Tool loops of hundreds of steps on every protocol: nothing is refused, whatever was pruned."""
+"""Tool loops of hundreds of steps within a small window on every protocol: nothing is refused, whatever was pruned."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from crew import CrewExecutor, Limits
+from crew import CrewExecutor, Limits, tool
+from crew.doors import ModelSettings
 from tests.providers.ways import ERAS, PROTOCOLS, provider, run, said, thinking, worker
 from tests.wire import Era, Model, Protocol, WireServer, tool_loop
+
+WINDOW = 8_000
+OUTPUT = 500
+
+
+@tool
+async def step(n: int) -> str:
+    """Go one step on.
+
+    Args:
+        n: The step's number.
+    """
+    words = "The quick brown fox jumps over the lazy dog. " if n % 3 else json.dumps({"part": n, "ok": True}) + "\n"
+    return f"part {n}\n" + words * (4 + n % 40)
 
 
 async def try_steps(steps: int, protocol: Protocol, era: Era, *, streamed: bool, thinks: bool) -> None:
     """One run of so many steps; some of them call two tools at once."""
     brain = tool_loop(steps, width=2 if thinks else 1, thinking="Let me see." if thinks else None)
 
-    async with WireServer(brain, model=Model(era=era), keep=3) as server:
-        settings = thinking(protocol, era) if thinks else None
-        limits = Limits(rounds=steps + 2)
-        executor = CrewExecutor(worker(provider(server, protocol, era), settings), limits=limits)
-        result = await run(executor, streamed=streamed)
+    # What the model may write is part of its window, and so is what it may think.
+    settings = replace(thinking(protocol, era) if thinks else ModelSettings(), max_output_tokens=OUTPUT)
+    room = WINDOW - OUTPUT - (settings.thinking_tokens or 0)
+
+    async with WireServer(brain, model=Model(era=era, window=WINDOW), keep=3) as server:
+        made = worker(provider(server, protocol, era), settings, max_input_tokens=room)
+        agent = replace(made, tools=[step])
+        result = await run(CrewExecutor(agent, limits=Limits(rounds=steps + 2)), streamed=streamed)
 
         assert result.output == "done"
+        assert result.metrics.by_policy["window"] > steps // 50, "the window is what cuts"
         assert not server.stats()["refused"], said(server)
         assert server.count == steps // (2 if thinks else 1) + 1
 

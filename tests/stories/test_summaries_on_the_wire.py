@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from crew import CrewExecutor, Limits, RequestParameters, WholeHistory, tool
+from crew.doors import ModelSettings
 from crew.history import Checkpoint, HeadTail, Summarize
 from crew.messages import SUMMARY_HEADING
-from tests.providers.ways import ERAS, PROTOCOLS, provider, run, said, thinking, worker
-from tests.wire import Brain, Era, Model, Protocol, Reply, WireServer, tool_loop
+from crew.runs.events import Compacted, CompactionFailed, Retried
+from tests.providers.ways import ERAS, PROTOCOLS, patient, provider, run, said, thinking, watched, worker
+from tests.wire import Brain, Era, Fault, Model, Protocol, Reply, WireServer, tool_loop
 
 INSTRUCTION = "Stop here and write a summary"
 
@@ -25,12 +27,13 @@ async def step(n: int) -> str:
     return f"Step {n} is done. " + "It left a note of some length behind, as tools do. " * 14
 
 
-def summarising(loop: Brain) -> Brain:
+def summarising(loop: Brain, thinking: str | None = None) -> Brain:
     """A model that works, and writes a summary when it is asked for one; the steps it remembers from there."""
 
     def brain(body: Any, protocol: Protocol, index: int) -> Reply | str:
         asked = INSTRUCTION in json.dumps(body)
-        return Reply(text="Steps were taken, and each left a note.") if asked else loop(body, protocol, index)
+        summary = Reply(text="Steps were taken, and each left a note.", thinking=thinking)
+        return summary if asked else loop(body, protocol, index)
 
     return brain
 
@@ -61,11 +64,16 @@ async def test_every_request_of_a_summarising_run_is_accepted(protocol: Protocol
             assert result.usage.requests == server.count
 
 
+@pytest.mark.parametrize("thinks", [False, True], ids=["plainly", "thinking"])
+@pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_summary_is_read_from_the_cache(protocol: Protocol) -> None:
+async def test_a_summary_is_read_from_the_cache(protocol: Protocol, era: Era, thinks: bool) -> None:
     """Its request begins with the one before: at least four fifths of its input cost a tenth."""
-    async with WireServer(summarising(tool_loop(80))) as server:
-        agent = replace(worker(provider(server, protocol, "classic")), tools=[step])
+    brain = summarising(tool_loop(80, thinking="Let me see." if thinks else None))
+
+    async with WireServer(brain, model=Model(era=era)) as server:
+        settings = thinking(protocol, era) if thinks else None
+        agent = replace(worker(provider(server, protocol, era), settings), tools=[step])
         await run(CrewExecutor(agent, history=Summarize(limit=30)))
         asked = [request for request in server.requests if INSTRUCTION.encode() in request.raw]
 
@@ -73,6 +81,52 @@ async def test_a_summary_is_read_from_the_cache(protocol: Protocol) -> None:
 
     for request in asked:
         assert request.usage.read >= 0.8 * request.usage.input
+
+
+@pytest.mark.parametrize("settings", [ModelSettings(), ModelSettings(reasoning="high")], ids=["unasked", "asked"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_model_that_thinks_before_it_summarises_has_room_for_it(
+    protocol: Protocol, settings: ModelSettings
+) -> None:
+    """What is thought counts as output: it must not use up what the summary may have."""
+    brain = summarising(tool_loop(40), thinking="Let me think about this. " * 500)
+
+    async with WireServer(brain, model=Model(era="modern")) as server:
+        agent = replace(worker(provider(server, protocol), settings), tools=[step])
+        events, result = await watched(CrewExecutor(agent, history=Summarize(limit=30)))
+
+    assert result.output == "done"
+    assert any(isinstance(event, Compacted) for event in events)
+    assert not any(isinstance(event, CompactionFailed) for event in events)
+
+
+@pytest.mark.parametrize("summariser", PROTOCOLS)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_another_provider_may_write_the_summaries(protocol: Protocol, summariser: Protocol) -> None:
+    """It is asked in its own way, not with settings that only the agent's model knows; that it had to be asked twice
+    is told, and what nobody may see is not sent to it."""
+    settings = ModelSettings(temperature=0.2) if protocol != "messages" else ModelSettings(thinking_tokens=1024)
+    brain = tool_loop(60, thinking="Hm." if protocol == "messages" else None)
+
+    async with (
+        WireServer(brain) as server,
+        WireServer(
+            summarising(tool_loop(0)), model=Model(era="modern"), faults={0: Fault("rate_limited", retry_after="0")}
+        ) as other,
+    ):
+        agent = replace(worker(provider(server, protocol, "classic"), settings), tools=[step])
+        agent = replace(agent, instructions="Work. The password is hunter2-hunter2.")
+        policy = Summarize(limit=30, summarizer=patient(other, summariser))
+        events, result = await watched(CrewExecutor(agent, history=policy, secrets=["hunter2-hunter2"]))
+
+        assert not server.refused, said(server)
+        assert not other.refused, said(other)
+        assert result.output == "done"
+        assert not any(isinstance(event, CompactionFailed) for event in events)
+        assert sum(isinstance(event, Compacted) for event in events) == other.count - 1 >= 2
+        assert [event.attempt for event in events if isinstance(event, Retried)] == [1]
+        assert not [r for r in (*server.requests, *other.requests) if b"hunter2" in r.raw]
+        assert result.usage.requests == server.count + other.count - 1
 
 
 @pytest.mark.filterwarnings("ignore:prune_to")

@@ -9,11 +9,12 @@ import pytest
 
 from crew import Agent, CrewExecutor, Limits, tool
 from crew.doors import ModelSettings
+from crew.errors import ContextOverflow
 from crew.history import MaskToolResults, Truncate
 from crew.runs import RequestParameters
-from crew.runs.events import Asked, FellBack, Replied, TooLong
-from tests.providers.ways import PROTOCOLS, patient, provider, said, watched
-from tests.wire import Fault, Model, Protocol, WireServer, tool_loop
+from crew.runs.events import Asked, FellBack, Replied, Retried, TooLong
+from tests.providers.ways import PROTOCOLS, patient, provider, run, said, watched
+from tests.wire import Fault, Model, Protocol, Reply, WireServer, tool_loop
 
 WINDOW = 8_000
 
@@ -78,6 +79,45 @@ async def test_a_window_that_nobody_knew_is_learned_from_the_refusal(protocol: P
     assert result.state.gauges["reader"][0].source == "learned"
 
 
+@pytest.mark.parametrize("settings", [None, ModelSettings(thinking_tokens=1_024)], ids=["plainly", "thinking"])
+async def test_the_room_that_a_reply_is_given_unasked_is_kept_free(settings: ModelSettings | None) -> None:
+    """Anthropic insists on an output limit; ours, and thinking, count as part of the window once that is known."""
+    brain = tool_loop(120, thinking="Let me see." if settings else None)
+
+    async with WireServer(brain, model=Model(era="classic", window=WINDOW)) as server:
+        made = agent(provider(server, "messages", "classic"), settings=settings or ModelSettings())
+        executor = CrewExecutor(made, history="unbounded", limits=Limits(rounds=None))
+        events, result = await watched(executor)
+
+    assert result.output == "done"
+    assert len(server.refused) == 2, said(server)  # one for the limit of ours, one for the window
+    assert sum(isinstance(event, TooLong) for event in events) == 1
+    told = [event.message.manifest for event in events if isinstance(event, Replied)]
+    assert max(abs(m.tokens / m.billed - 1) for m in told[1:]) <= 0.10, "a refusal for the reply's sake is no bad count"
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("place", [0, 10, 20], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_refusal_as_too_long_costs_a_run_nothing(protocol: Protocol, place: int, streamed: bool) -> None:
+    """At any step: what can leave leaves, and the same question is asked once more. Only where nothing can leave, as
+    in the very first request, is there an error, which says what the request is made of."""
+    async with WireServer(tool_loop(20), faults={place: Fault("context_too_long")}) as server:
+        executor = CrewExecutor(agent(provider(server, protocol, "classic")))
+
+        if place == 0:
+            with pytest.raises(ContextOverflow, match="must see"):
+                await run(executor, streamed=streamed)
+
+            assert server.count == 1
+            return
+
+        assert (await run(executor, streamed=streamed)).output == "done"
+        assert server.count == 22
+        before, after = server.requests[place : place + 2]
+        assert len(after.raw) < len(before.raw)
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_service_that_is_down_is_replaced_by_another_one(protocol: Protocol) -> None:
     """After the retries the backup, on another protocol, goes on in the middle of a tool loop."""
@@ -97,3 +137,24 @@ async def test_a_service_that_is_down_is_replaced_by_another_one(protocol: Proto
         rules = [event.manifest.rule for event in events if isinstance(event, Asked) and event.manifest]
         assert rules.count("fallback") == 1
         assert result.metrics.by_tool["step"].calls == 20
+
+
+@pytest.mark.parametrize("kind", ["cut", "garbage", "reset", "overloaded"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_the_backup_of_a_service_that_fails_while_it_streams_begins_anew(protocol: Protocol, kind: Any) -> None:
+    """Whatever asking again could not mend is the backup's; what was streamed until then is declared void."""
+    other, text = PROTOCOLS[(PROTOCOLS.index(protocol) + 1) % 3], "All the words of a long answer, " * 8
+
+    async with (
+        WireServer(lambda *_: Reply(text=text), faults=lambda *_: Fault(kind)) as first,
+        WireServer(lambda *_: Reply(text=text)) as second,
+    ):
+        made = agent(patient(first, protocol, "classic"), backup=patient(second, other, "classic"))
+        events, result = await watched(CrewExecutor(made), "Read it all.")
+
+    pieces = [event for event in events if event.kind == "text_delta"]
+    last = max(index for index, piece in enumerate(pieces) if piece.channel == "restart")
+    assert "".join(piece.text for piece in pieces[last + 1 :]) == result.output == text
+    assert (first.count, second.count) == (4, 1)
+    assert sum(isinstance(event, Retried) for event in events) == 3
+    assert result.usage.requests == 1

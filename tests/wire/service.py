@@ -198,6 +198,8 @@ class Service:
         elif x.model.era == "classic":
             reply = replace(reply, thinking=None)
         limit = next((x.body[name] for name in LIMIT[x.protocol] if x.body.get(name) is not None), None)
+        if limit is not None:
+            limit = max(0, limit - reply.tokens()[1])  # what is thought is written too
         if limit is not None and reply.text and count(reply.text) > limit:
             share = len(reply.text) * limit // count(reply.text)
             reply = replace(reply, text=reply.text[:share], finish="length")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from crew.execution.advance.asking import ask
 from crew.execution.advance.draft import Draft
 from crew.execution.advance.looking import TARGET, Look
+from crew.execution.gauges import gauge_of
 from crew.history import Calibration, View
 from crew.runs import AskModel
 from crew.runs.events import FellBack, TooLong
@@ -53,10 +54,12 @@ def _learn(draft: Draft, event: TooLong) -> None:
     gauges = {name: tuple(g.learned(event.model, maximum) for g in ranks) for name, ranks in state.gauges.items()}
     draft.set(gauges=gauges)
 
-    if event.tokens < maximum:
+    room = maximum - gauge_of(draft.plan, draft.state, state.agent).reserve
+
+    if event.tokens < room:
         # More was sent than the window holds, though less was estimated: this model counts higher than thought.
         known = state.calibrations.get(event.model, Calibration())
-        factor = min(4.0, maximum / max(1, event.tokens))
+        factor = min(4.0, room / max(1, event.tokens))
         scale = known.scale if known.bills else known.scale * factor
         raised = replace(known, ratio=min(4.0, known.ratio * factor), scale=scale)
         draft.set(calibrations={**state.calibrations, event.model: raised})
