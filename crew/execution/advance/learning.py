@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
+from crew.change import changed
 from crew.doors import Entry
 from crew.execution.advance.draft import Draft
 from crew.execution.gauges import gauge_of, regauged
@@ -30,7 +30,7 @@ def learn(draft: Draft, event: Replied) -> int:
     entries = shown(state.history, view)
     sent = marked(entries, view)
     numbers = codes(sent, view)
-    fresh = replace(view, turn=view.turn + 1, sent=numbers, sent_to=gauge.model, moved="", too_long=0)
+    fresh = changed(view, turn=view.turn + 1, sent=numbers, sent_to=gauge.model, moved="", too_long=0)
     changes: dict[str, Any] = {"views": {**state.views, name: fresh}, "tally": _tally(state.tally, event, sent)}
 
     if event.usage.input_tokens:
@@ -45,7 +45,7 @@ def learn(draft: Draft, event: Replied) -> int:
         calibration = found.calibration
         changes.update(
             history=_corrected(state.history, entries, found, state.known),
-            gauges=regauged(state, name, replace(gauge, fixed=found.fixed)),
+            gauges=regauged(state, name, changed(gauge, fixed=found.fixed)),
             calibrations={**state.calibrations, gauge.model: calibration},
             known=len(state.transcript),
         )
@@ -61,11 +61,11 @@ def _corrected(history: History, entries: Sequence[Entry], found: Anchored, know
 
     def correct(entry: Entry) -> Entry:
         if seen.get(entry.position) is entry:
-            return replace(entry, tokens=found.tokens[entry.position])
+            return changed(entry, tokens=found.tokens[entry.position])
 
-        return replace(entry, tokens=round(entry.tokens * factor)) if entry.position >= known else entry
+        return changed(entry, tokens=round(entry.tokens * factor)) if entry.position >= known else entry
 
-    return replace(history, entries=tuple(map(correct, history.entries)))
+    return changed(history, entries=tuple(map(correct, history.entries)))
 
 
 def _own_tokens(event: Replied, calibration: Calibration) -> int:
@@ -83,9 +83,9 @@ def _tally(tally: Tally, event: Replied, sent: Sequence[Entry]) -> Tally:
     left_out = max(0, tally.seen_tokens - sum(entry.tokens for entry in sent))
 
     if manifest is None:
-        return replace(tally, saved_tokens=tally.saved_tokens + left_out)
+        return changed(tally, saved_tokens=tally.saved_tokens + left_out)
 
-    return replace(
+    return changed(
         tally,
         saved_tokens=tally.saved_tokens + left_out,
         estimated_tokens=tally.estimated_tokens + manifest.tokens,

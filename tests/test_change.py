@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from crew.runs.change import changed
+from crew.change import changed
 from crew.runs.events import Asked
 from tests.contracts.run_store import state
 
