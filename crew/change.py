@@ -13,7 +13,8 @@ Put = Callable[[Any, Any], None]
 
 def changed(value: Value, **changes: Any) -> Value:
     """As `dataclasses.replace`, for frozen slotted dataclasses without `__post_init__`, in a fraction of the time."""
-    copy, puts = _slots(type(value))
+    kind: Any = type(value)
+    copy, puts = _slots(kind)
     new: Value = copy(value)
 
     for name, given in changes.items():
@@ -24,14 +25,15 @@ def changed(value: Value, **changes: Any) -> Value:
 
 def put(value: Any, **changes: Any) -> None:
     """Change a frozen value in place: only for whoever made it, and before anybody else has seen it."""
-    puts = _slots(type(value))[1]
+    kind: Any = type(value)
+    puts = _slots(kind)[1]
 
     for name, given in changes.items():
         puts[name](value, given)
 
 
 @cache
-def _slots(kind: type[Any]) -> tuple[Callable[[Any], Any], dict[str, Put]]:
+def _slots(kind: Any) -> tuple[Callable[[Any], Any], dict[str, Put]]:
     """How a value of this kind is copied, and its fields written.
 
     The copy is compiled for the kind, as `dataclasses` compiles `__init__`: a loop over the fields takes twice as long.

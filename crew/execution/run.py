@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from crew.change import changed, put
 from crew.doors import Delta, OnDelta, Provider, TokenCounter
 from crew.errors import CrewError, StoreError, describe
 from crew.execution.advance import Happening, advance, at
@@ -16,7 +17,6 @@ from crew.execution.watch import Around, unwatched
 from crew.history import PRIOR, View
 from crew.runs import Event, Finished, RunState, RunStore
 from crew.runs.doors import is_at_once
-from crew.change import changed, put
 from crew.runs.events import Replied, RunStarted, TextDelta, ToolProgress
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from crew.change import changed, put
 from crew.execution.advance.asking import ask
 from crew.execution.advance.calls import close_if_answered, on_result
 from crew.execution.advance.draft import Draft, spent
@@ -20,7 +21,6 @@ from crew.execution.advance.trouble import on_fallback, on_too_long
 from crew.execution.gauges import remembered
 from crew.execution.plan import Plan
 from crew.runs import CallTools, Event, Finished, RunBranches, RunState, is_blocked, pauses
-from crew.change import changed, put
 from crew.runs.events import (
     AgentStarted,
     BranchTimedOut,

@@ -83,6 +83,9 @@ def _fit_name(name: str) -> str:
 
 def _accepted(draft: Draft, calls: tuple[ToolCall, ...], kit: Toolkit) -> tuple[ToolCall, ...]:
     """The first calls, as many as fit beside what must stay; the first handoff is always among them."""
+    if len(calls) == 1:
+        return calls  # one always fits
+
     room = draft.state.limits.tool_calls_per_turn
 
     if draft.plan.budget.limit is not None:

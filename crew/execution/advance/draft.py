@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from crew.change import changed, put
 from crew.doors import Budget, Entry, Pruned
 from crew.execution.gauges import gauge_of
 from crew.execution.plan import Plan
@@ -12,7 +13,6 @@ from crew.history import History, estimate_message
 from crew.history.summaries import says_something
 from crew.messages import AssistantMessage, Message, SummaryMessage, Usage, UserMessage
 from crew.runs import Event, Finished, RunState
-from crew.change import changed, put
 from crew.runs.events import HistoryPruned, LimitReached, Stamp
 from crew.runs.state import StopReason
 

@@ -54,9 +54,11 @@ def learn(draft: Draft, event: Replied) -> int:
     return _own_tokens(event, calibration)
 
 
-def _corrected(history: History, entries: Sequence[Entry], found: Anchored, known: int) -> History:
+def _corrected(history: History, entries: tuple[Entry, ...], found: Anchored, known: int) -> History:
     """The history with what each message costs; what was shown in part, or not at all, is only converted."""
-    seen = {entry.position: entry for entry in entries if entry.position in found.tokens}
+    # What was billed before mostly stays as it is: only the newest entries are looked at then.
+    first = known if not found.tokens or min(found.tokens) >= known else 0
+    seen = {entry.position: entry for entry in _since(first, entries) if entry.position in found.tokens}
     factor = found.calibration.ratio / found.calibration.scale
 
     def correct(entry: Entry) -> Entry:
@@ -65,7 +67,19 @@ def _corrected(history: History, entries: Sequence[Entry], found: Anchored, know
 
         return changed(entry, tokens=round(entry.tokens * factor)) if entry.position >= known else entry
 
-    return changed(history, entries=tuple(map(correct, history.entries)))
+    newest = _since(first, history.entries)
+    front = history.entries[: len(history.entries) - len(newest)]
+    return changed(history, entries=front + tuple(map(correct, newest)))
+
+
+def _since(position: int, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """The entries from this place in the transcript on; they stand in its order."""
+    start = len(entries)
+
+    while start and entries[start - 1].position >= position:
+        start -= 1
+
+    return entries[start:]
 
 
 def _own_tokens(event: Replied, calibration: Calibration) -> int:
@@ -80,7 +94,7 @@ def _own_tokens(event: Replied, calibration: Calibration) -> int:
 
 def _tally(tally: Tally, event: Replied, sent: Sequence[Entry]) -> Tally:
     manifest = event.message.manifest
-    left_out = max(0, tally.seen_tokens - sum(entry.tokens for entry in sent))
+    left_out = max(0, tally.seen_tokens - sum([entry.tokens for entry in sent]))
 
     if manifest is None:
         return changed(tally, saved_tokens=tally.saved_tokens + left_out)
