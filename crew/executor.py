@@ -23,7 +23,7 @@ from crew.execution.arguments import answers_in, check_arguments, parameters_in
 from crew.execution.beginning import continued, unique
 from crew.execution.bounds import budget_for, check_room, check_views
 from crew.execution.desk import Desk
-from crew.execution.drain import drained, in_a_loop_of_its_own
+from crew.execution.drain import in_a_loop_of_its_own
 from crew.execution.gauges import Meter, check_windows
 from crew.execution.scrub import scrubbed
 from crew.execution.stream import EventStream, Publish
@@ -134,7 +134,7 @@ class CrewExecutor:
         deps: Any = None,
     ) -> RunResult:
         """Run the crew on this input to its end, its pause or its limit."""
-        return await drained(self._stream(input, history, agent, parameters, run_id, deps, streams=False))
+        return await self._stream(input, history, agent, parameters, run_id, deps, streams=False).drain()
 
     def execute_stream(
         self,
@@ -163,7 +163,7 @@ class CrewExecutor:
 
     async def resume(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> RunResult:
         """Carry on a run that was paused, interrupted or failed; nothing whose result was committed is repeated."""
-        return await drained(self._resumed(run_id, answers, deps, streams=False))
+        return await self._resumed(run_id, answers, deps, streams=False).drain()
 
     def resume_stream(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> EventStream:
         """The same, watched as it happens."""

@@ -8,6 +8,8 @@ from crew.errors import Violation
 from crew.exchanges.profiles import STRICTEST, Profile
 from crew.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, ToolResult, is_empty, opens
 
+_NEWEST = 4
+
 
 def validate(messages: Sequence[Message], profile: Profile = STRICTEST) -> list[Violation]:
     """Everything that this provider would refuse; an empty list is a valid conversation."""
@@ -15,10 +17,12 @@ def validate(messages: Sequence[Message], profile: Profile = STRICTEST) -> list[
         return [Violation(rule="empty", text="There is no message; at least one is needed.")]
 
     found = [*_edges(messages, profile)]
-    used: set[str] = set()
-    before: Message | None = None
+    start, used = _sound_front(messages, profile)
+    before = messages[start - 1] if start else None
 
-    for index, message in enumerate(messages):
+    for index in range(start, len(messages)):
+        message = messages[index]
+
         if not _is_sound(message, profile):
             found.extend(_alone(index, message, profile))
 
@@ -34,7 +38,28 @@ def validate(messages: Sequence[Message], profile: Profile = STRICTEST) -> list[
 
         before = message
 
+    if not found:
+        messages[-1].rendered()["valid"] = (profile.name, tuple(messages), used)
+
     return found
+
+
+def _sound_front(messages: Sequence[Message], profile: Profile) -> tuple[int, set[str]]:
+    """How many messages at the front need no second look, and the call ids in them.
+
+    Requests grow at their end: what was valid before, up to one of the newest messages, is so still. The finding moves
+    on with the conversation, so that it is kept once.
+    """
+    for end in range(len(messages), max(0, len(messages) - _NEWEST), -1):
+        slot = messages[end - 1].rendered()
+        name, front, used = slot.get("valid", ("", (), set()))
+
+        if name == profile.name and front == tuple(messages[:end]):
+            slot.pop("valid", None)
+            # Results that follow now may have nothing to answer.
+            return (end - 1 if isinstance(messages[end - 1], AssistantMessage) else end), set(used)
+
+    return 0, set()
 
 
 def _is_sound(message: Message, profile: Profile) -> bool:

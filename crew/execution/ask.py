@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
+from crew.change import changed
 from crew.doors import ModelReply, ModelRequest, Provider, Retry
 from crew.errors import ContextTooLong, CrewError, MalformedReply, ProviderError, Unavailable, describe
 from crew.exchanges import profile_named, repair
@@ -22,6 +22,8 @@ from crew.runs.events import Asked, FellBack, HistoryRepaired, Replied, Retried,
 
 async def ask(run: Run, state: RunState) -> None:
     """Ask the model of the agent whose turn it is; what it can't take or do is an event like its reply."""
+    # Where neither store nor model ever waits, others get their turn here, and a cancellation is heard.
+    await asyncio.sleep(0)
     provider = run.provider(state)
     request, repairs = _request(run, state, provider)
     manifest = _manifest(run, state, repairs)
@@ -65,7 +67,7 @@ async def ask(run: Run, state: RunState) -> None:
 
 
 def _replied(run: Run, state: RunState, provider: Provider, reply: ModelReply, manifest: Manifest) -> Replied:
-    billed = replace(manifest, billed=reply.usage.input_tokens, billed_cached=reply.usage.cache_read_tokens)
+    billed = changed(manifest, billed=reply.usage.input_tokens, billed_cached=reply.usage.cache_read_tokens)
     message = AssistantMessage(
         clean(reply.text),
         calls=tuple(map(clean_call, reply.calls)),

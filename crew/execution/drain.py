@@ -10,27 +10,18 @@ from crew.execution.stream import EventStream
 from crew.runs import RunResult
 
 
-async def drained(stream: EventStream) -> RunResult:
-    """The result, once the stream has ended."""
-    async with stream:
-        async for _ in stream:
-            pass
-
-    return stream.result
-
-
 def in_a_loop_of_its_own(stream: EventStream) -> RunResult:
     """The same without `await`; inside a running event loop it works on a thread, in the caller's context."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(drained(stream))
+        return asyncio.run(stream.drain())
 
     found: list[RunResult | BaseException] = []
 
     def work() -> None:
         try:
-            found.append(asyncio.run(drained(stream)))
+            found.append(asyncio.run(stream.drain()))
         except BaseException as error:  # raised again in the caller's thread, below
             found.append(error)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
+from crew.change import changed, put
 from crew.doors import Delta, OnDelta, Provider, TokenCounter
 from crew.errors import CrewError, StoreError, describe
 from crew.execution.advance import Happening, advance, at
@@ -15,7 +16,7 @@ from crew.execution.scrub import Deltas, Scrubber, scrubbed
 from crew.execution.watch import Around, unwatched
 from crew.history import PRIOR, View
 from crew.runs import Event, Finished, RunState, RunStore
-from crew.runs.change import changed
+from crew.runs.doors import is_at_once
 from crew.runs.events import Replied, RunStarted, TextDelta, ToolProgress
 
 
@@ -45,6 +46,11 @@ class Run:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _untold: list[Event] = field(default_factory=list)
     _meanwhile: list[Event] = field(default_factory=list)
+
+    _sequence: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sequence = self.state.sequence
 
     def provider(self, state: RunState) -> Provider:
         """Who answers the agent whose turn it is: its model, or the backup that took over."""
@@ -80,18 +86,11 @@ class Run:
                 self._catch_up()
 
     async def _commit(self, events: tuple[Event, ...], state: RunState) -> None:
-        commit = asyncio.ensure_future(self.store.commit(self.state.run_id, self.version, events, state))
+        commit = self.store.commit(self.state.run_id, self.version, events, state)
 
         try:
-            await asyncio.shield(commit)
-        except asyncio.CancelledError:
-            # A commit is not left half-way: the cancellation goes on once it is through.
-            await until_done(commit)
-
-            if commit.exception() is None:
-                self._move(state)
-
-            raise
+            # What never waits can't be cancelled half-way: it needs no task of its own.
+            await (commit if is_at_once(self.store.commit) else self._whole(commit, state))
         except CrewError:
             raise
         except Exception as error:  # a store may be anybody's code: what it raises is told from what a step raises
@@ -99,8 +98,23 @@ class Run:
 
         self._move(state)
 
+    async def _whole(self, committing: Coroutine[Any, Any, None], state: RunState) -> None:
+        """A commit is not left half-way: a cancellation goes on once it is through."""
+        commit = asyncio.ensure_future(committing)
+
+        try:
+            await asyncio.shield(commit)
+        except asyncio.CancelledError:
+            await until_done(commit)
+
+            if commit.exception() is None:
+                self._move(state)
+
+            raise
+
     def _move(self, state: RunState) -> None:
         self.state, self.version = state, self.version + 1
+        self._sequence = state.sequence
         self._untold.clear()
 
     def _catch_up(self) -> None:
@@ -139,23 +153,21 @@ class Run:
         Not after the event's number: that counts pieces of text and retries too, and a run that is watched, resumed
         or unlucky must come to the same messages.
         """
-        number = self.state.sequence + 1
-        self.state = changed(self.state, sequence=number)
-        stamp = {"sequence": number, "at": self.clock(), "agent": event.agent or where.agent}
-        event = changed(scrubbed(self.scrub, event), **stamp)
-        place = len(where.transcript)
+        self._sequence += 1
+        now, place = self.clock(), len(where.transcript)
+        event = changed(scrubbed(self.scrub, event), sequence=self._sequence, at=now, agent=event.agent or where.agent)
 
-        match event:
-            case Replied(message=message):
-                return changed(event, message=replace(message, id=f"{event.run_id}:{place}", time=event.at))
-            case RunStarted(messages=messages):
-                named = (
-                    m if m.id else replace(m, id=f"{event.run_id}:{place + i}", time=m.time or event.at)
-                    for i, m in enumerate(messages)
-                )
-                return changed(event, messages=tuple(named))
-            case _:
-                return event
+        # The event is still ours alone.
+        if isinstance(event, Replied):
+            put(event, message=changed(event.message, id=f"{event.run_id}:{place}", time=now))
+        elif isinstance(event, RunStarted):
+            named = (
+                m if m.id else changed(m, id=f"{event.run_id}:{place + i}", time=m.time or now)
+                for i, m in enumerate(event.messages)
+            )
+            put(event, messages=tuple(named))
+
+        return event
 
 
 async def until_done(task: asyncio.Future[Any]) -> bool:

@@ -14,6 +14,10 @@ from crew.runs import Event, RunResult
 Publish = Callable[[Event], None]
 
 
+def _unread(event: Event) -> None:
+    """Nobody reads it."""
+
+
 class EventStream:
     """Read it with `async for`, inside `async with` or not; `result` is there once it has ended.
 
@@ -24,6 +28,7 @@ class EventStream:
         self._work = work
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
         self._task: asyncio.Task[RunResult] | None = None
+        self._publish: Publish = self._queue.put_nowait
         self._entered = False
 
     @property
@@ -43,6 +48,15 @@ class EventStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._end()
+
+    async def drain(self) -> RunResult:
+        """The result, once the stream has ended; events that nobody reads are not kept, and wake nobody up."""
+        self._publish = _unread
+
+        async with self:
+            task = self._begin()
+            await asyncio.wait([task])
+            return await task
 
     def __aiter__(self) -> AsyncIterator[Event]:
         # The loop that reads holds the only reference: when it is left, the generator ends, and with it the run.
@@ -69,7 +83,7 @@ class EventStream:
 
     async def _run(self) -> RunResult:
         try:
-            return await self._work(self._queue.put_nowait)
+            return await self._work(self._publish)
         finally:
             self._queue.put_nowait(None)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from crew.change import changed
 from crew.doors import Entry
 
 DEFAULT_WINDOW = 128_000
@@ -112,9 +113,9 @@ def anchor(
         tokens = {e.position: round(e.tokens * share) for e in entries if e.position >= known}
         weight = min(0.6, actual / (actual + 300.0))
         ratio = calibration.ratio + weight * (actual / new - calibration.ratio)
-        calibration = replace(calibration, ratio=ratio)
+        calibration = changed(calibration, ratio=ratio)
 
-    calibration = replace(calibration, bills=calibration.bills + 1)
+    calibration = changed(calibration, bills=calibration.bills + 1)
     left = rest - actual
 
     if abs(left) < 1:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from crew.change import changed
 from crew.doors import Budget, Entry, Group, Policy, Pruned
 from crew.errors import ContextOverflow
 from crew.history.legal import settle, shield, survey
@@ -30,7 +31,7 @@ class History:
     def append(self, *entries: Entry, policy: Policy, budget: Budget) -> tuple[History, Pruned | None]:
         """This history with these at its end, pruned once if it outgrew its limit, and what the pruning did."""
         size = self.size + sum(weight(entry.message) for entry in entries)
-        grown = replace(self, entries=self.entries + entries, size=size)
+        grown = changed(self, entries=self.entries + entries, size=size)
         over = budget.limit is not None and size > budget.limit
 
         if not over and not getattr(policy, "eager", False):
@@ -53,7 +54,7 @@ class History:
         rest = [entry for entry in self.entries if entry.message.id not in covered]
         place = next((i for i, entry in enumerate(rest) if entry.position > summary.position), len(rest))
         entries = (*rest[:place], summary, *rest[place:])
-        grown = replace(self, entries=entries, size=sum(weight(entry.message) for entry in entries))
+        grown = changed(self, entries=entries, size=sum(weight(entry.message) for entry in entries))
 
         if budget.limit is None or grown.size <= budget.limit:
             return grown, None
@@ -67,14 +68,14 @@ class History:
 
     def _left_with(self, pruned: Pruned) -> History:
         kept = tuple(entry for g in pruned.kept for entry in g.entries)
-        return replace(self, entries=kept, size=sum(g.size for g in pruned.kept))
+        return changed(self, entries=kept, size=sum(g.size for g in pruned.kept))
 
     def conclude(self, reply: Entry, *, policy: Policy, budget: Budget) -> tuple[History, Pruned | None]:
         """Append the reply that ends the run: where goal and reply don't both fit, it replaces the goal."""
         groups = survey((*self.entries, reply), self.goal)
         mandatory = sum(g.size for g in groups if g.mandatory)
         fits = budget.limit is None or mandatory <= budget.limit
-        return (self if fits else replace(self, goal="")).append(reply, policy=policy, budget=budget)
+        return (self if fits else changed(self, goal="")).append(reply, policy=policy, budget=budget)
 
 
 def _must_fit(groups: Sequence[Group], limit: int) -> None:

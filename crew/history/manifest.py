@@ -9,9 +9,9 @@ from typing import Literal
 from crew.doors import Entry
 from crew.history.gauge import Calibration, Gauge, predict
 from crew.history.history import History
-from crew.history.view import MARKER_POSITION, View, codes, marked, shown
+from crew.history.view import MARKER_POSITION, View, codes, marked, shown, size_of
 from crew.manifest import Disposition, Line, Manifest
-from crew.messages import SummaryMessage, Transcript, weight
+from crew.messages import SummaryMessage, Transcript
 
 # Providers cache no prefix that is shorter.
 CACHED_FROM = 1_024
@@ -43,7 +43,7 @@ def manifest_of(
         agent=agent,
         request=view.turn,
         model=gauge.model,
-        messages=sum(weight(entry.message) for entry in sent),
+        messages=size_of(sent, history),
         tokens=tokens,
         counted="calibrated" if calibration.bills else counted,
         fixed=gauge.fixed,

@@ -40,7 +40,7 @@ def estimate(text: str) -> int:
         pieces = (text[:third], text[middle : middle + third], text[-third:])
         return int(sum(map(_pieces, pieces)) * len(text) / _SAMPLE) + 1
 
-    return int(_pieces(text) + 0.5) or 1
+    return int((_short if len(text) <= _SHORT else _pieces)(text) + 0.5) or 1
 
 
 def _pieces(text: str) -> float:
@@ -64,6 +64,11 @@ def _pieces(text: str) -> float:
 
     # Long runs of one kind (letters, blanks, dashes, controls) are cut as well, though none of the above sees it.
     return max(total, len(text) / 8)
+
+
+# Names of tools, arguments and short results come again and again, and each is counted in more than one place.
+_SHORT = 200
+_short = lru_cache(maxsize=2_048)(_pieces)
 
 
 class Prior:

@@ -20,6 +20,7 @@ from crew.messages import (
     UserMessage,
     masked,
     text_only,
+    weight,
 )
 
 Filter = Literal["full", "text_only", "last", "none"] | Callable[[tuple[Message, ...]], Sequence[Message]]
@@ -131,6 +132,11 @@ def marked(entries: tuple[Entry, ...], view: View) -> tuple[Entry, ...]:
 
     place = next((index for index, entry in enumerate(entries) if entry.position >= view.cut), len(entries))
     return (*entries[:place], _marker(view.truncated), *entries[place:])
+
+
+def size_of(entries: tuple[Entry, ...], history: History) -> int:
+    """How many messages these count for; where all of the history is shown, it knows its size."""
+    return history.size if entries is history.entries else sum(weight(entry.message) for entry in entries)
 
 
 @lru_cache(maxsize=1024)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from crew.runs.events import Event
 from crew.runs.state import RunState
@@ -16,6 +16,23 @@ class Stored:
 
     version: int
     state: RunState
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def at_once(commit: Method) -> Method:
+    """Mark a store's `commit` as one that never waits for anything, so that a step needs no task of its own for it.
+
+    The mark belongs to the method: who overrides it has to give it anew.
+    """
+    commit.__dict__["at_once"] = True
+    return commit
+
+
+def is_at_once(commit: Callable[..., Any]) -> bool:
+    """Whether a store's `commit` bears that mark."""
+    return getattr(commit, "at_once", False)
 
 
 class RunStore(Protocol):

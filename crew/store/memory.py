@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from crew.errors import RunConflict, RunExists, UnknownRun
 from crew.runs import Event, Finished, RunState, Stored
+from crew.runs.doors import at_once
 
 REMEMBERED = 100_000
 
@@ -20,6 +21,7 @@ class MemoryStore:
         self._runs: dict[str, Stored] = {}
         self._finished: dict[str, None] = {}
 
+    @at_once
     async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
         """Keep the newest state."""
         known = self._runs.get(run_id)

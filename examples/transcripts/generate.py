@@ -208,12 +208,14 @@ async def support() -> None:
 
 async def research() -> None:
     """A lead who sends three researchers out at once, four times, and an editor who reads what they bring."""
-    dice = random.Random(3)
     areas = ["markets", "patents", "regulation"]
+
+    # The branches run at the same time: each throws dice of its own, or their order would show in the result.
 
     @tool(effect="read")
     def fetch(url: str) -> str:
         """Fetch a page."""
+        dice = random.Random(url)
         facts = [
             f"In {dice.randint(2010, 2025)} {dice.choice(MODULES)} grew by {dice.randint(10, 400) / 10} %, "
             f"says report R-{dice.randint(1000, 9999)}."
@@ -223,6 +225,8 @@ async def research() -> None:
 
     def researcher(area: str) -> Agent:
         def work(request: ModelRequest) -> Any:
+            dice = random.Random(f"{request.run_id} {request.turn}")
+
             if request.turn < 24:
                 return call("fetch", url=f"https://example.org/{area}/{dice.randint(100, 999)}")
 
@@ -233,7 +237,7 @@ async def research() -> None:
 
     def edit(request: ModelRequest) -> str:
         if request.turn < 3:
-            return f"Round {request.turn + 1} is read; {dice.choice(areas)} needs another look. [AGAIN]"
+            return f"Round {request.turn + 1} is read; {areas[request.turn]} needs another look. [AGAIN]"
 
         return "The report: demand for heat pumps grows, patents are open, and regulation helps. [DONE]"
 

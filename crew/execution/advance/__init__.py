@@ -5,9 +5,9 @@ A run is a tree: branches and called agents are states within the state, and an 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
 
+from crew.change import changed, put
 from crew.execution.advance.asking import ask
 from crew.execution.advance.calls import close_if_answered, on_result
 from crew.execution.advance.draft import Draft, spent
@@ -21,7 +21,6 @@ from crew.execution.advance.trouble import on_fallback, on_too_long
 from crew.execution.gauges import remembered
 from crew.execution.plan import Plan
 from crew.runs import CallTools, Event, Finished, RunBranches, RunState, is_blocked, pauses
-from crew.runs.change import changed
 from crew.runs.events import (
     AgentStarted,
     BranchTimedOut,
@@ -67,12 +66,10 @@ def advance(plan: Plan, state: RunState, event: Happening) -> tuple[RunState, tu
     """The next state and the events that follow from this one, numbered after it."""
     idle = isinstance(event, Resumed)
     elapsed = 0.0 if idle or not state.seen_at else max(0.0, event.at - state.seen_at)
-    state = changed(state, seen_at=event.at, active_seconds=state.active_seconds + elapsed)
+    draft = _step(plan, state, event, seen_at=event.at, active_seconds=state.active_seconds + elapsed)
 
     if isinstance(event, RunStarted | Resumed) and event.trace:
-        state = changed(state, trace=event.trace)
-
-    draft = _step(plan, state, event)
+        draft.set(trace=event.trace)
 
     if isinstance(draft.state.next, Finished):
         end = draft.state.next
@@ -80,8 +77,11 @@ def advance(plan: Plan, state: RunState, event: Happening) -> tuple[RunState, tu
     elif is_blocked(draft.state) and (idle or not is_blocked(state)):
         draft.say(Paused, pauses=pauses(draft.state))
 
-    told = tuple(changed(e, sequence=event.sequence + 1 + i) for i, e in enumerate(draft.out))
-    return changed(draft.state, sequence=event.sequence + len(told)), told
+    for number, told in enumerate(draft.out, event.sequence + 1):
+        put(told, sequence=number)
+
+    draft.set(sequence=event.sequence + len(draft.out))
+    return draft.state, tuple(draft.out)
 
 
 def at(state: RunState, run_id: str) -> RunState | None:
@@ -96,8 +96,8 @@ def at(state: RunState, run_id: str) -> RunState | None:
     return None
 
 
-def _step(plan: Plan, state: RunState, event: Happening) -> Draft:
-    draft = Draft(plan, state, event)
+def _step(plan: Plan, state: RunState, event: Happening, **clock: float) -> Draft:
+    draft = Draft(plan, state, event, **clock)
 
     if event.run_id == state.run_id:
         _own(draft, event)
@@ -106,8 +106,7 @@ def _step(plan: Plan, state: RunState, event: Happening) -> Draft:
     key = next(
         k for k, c in state.children.items() if event.run_id == c.run_id or event.run_id.startswith(f"{c.run_id}/")
     )
-    child = replace(state.children[key], seen_at=state.seen_at, active_seconds=state.active_seconds)
-    step = _step(plan, child, event)
+    step = _step(plan, state.children[key], event, **clock)
     draft.out.extend(step.out)
     draft.set(children={**state.children, key: step.state})
     settle_child(draft, key)
@@ -181,5 +180,5 @@ def _begin(draft: Draft, event: RunStarted) -> None:
 def _mark(draft: Draft, ids: set[str], status: CallStatus) -> None:
     now = draft.state.next
     assert isinstance(now, CallTools)
-    calls = tuple(replace(open, status=status) if open.call.id in ids else open for open in now.calls)
-    draft.set(next=replace(now, calls=calls))
+    calls = tuple(changed(open, status=status) if open.call.id in ids else open for open in now.calls)
+    draft.set(next=changed(now, calls=calls))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from crew.agents import Handoff
+from crew.change import changed
 from crew.exchanges import STRICTEST
 from crew.execution.advance.asking import ask
 from crew.execution.advance.draft import Draft
@@ -82,6 +83,9 @@ def _fit_name(name: str) -> str:
 
 def _accepted(draft: Draft, calls: tuple[ToolCall, ...], kit: Toolkit) -> tuple[ToolCall, ...]:
     """The first calls, as many as fit beside what must stay; the first handoff is always among them."""
+    if len(calls) == 1:
+        return calls  # one always fits
+
     plan, state = draft.plan, draft.state
     own = [getattr(policy, "limit", None) for policy in plan.views.get(state.agent, ())]
     bound = None if plan.budget.limit is None else plan.budget.limit - plan.summarizes
@@ -144,14 +148,14 @@ def answer(draft: Draft, result: ToolResult, tokens: int = 0) -> None:
     now = draft.state.next
     assert isinstance(now, CallTools)
     calls = tuple(
-        replace(open, status="done", result=result, tokens=tokens) if open.call.id == result.call_id else open
+        changed(open, status="done", result=result, tokens=tokens) if open.call.id == result.call_id else open
         for open in now.calls
     )
     by_tool = draft.state.tally.by_tool
     tally = by_tool.get(result.name, ToolTally())
     tally = ToolTally(calls=tally.calls + 1, errors=tally.errors + (result.outcome == "error"))
     draft.count(by_tool={**by_tool, result.name: tally})
-    draft.set(next=replace(now, calls=calls))
+    draft.set(next=changed(now, calls=calls))
 
 
 def close_if_answered(draft: Draft) -> None:

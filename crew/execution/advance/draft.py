@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from crew.change import changed, put
 from crew.doors import Budget, Entry, Pruned
 from crew.execution.gauges import gauge_of
 from crew.execution.plan import Plan
@@ -12,7 +13,6 @@ from crew.history import History, estimate_message
 from crew.history.summaries import says_something
 from crew.messages import AssistantMessage, Message, SummaryMessage, Usage, UserMessage
 from crew.runs import Event, Finished, RunState
-from crew.runs.change import changed
 from crew.runs.events import HistoryPruned, LimitReached, Stamp
 from crew.runs.state import StopReason
 
@@ -21,15 +21,19 @@ Named = TypeVar("Named", bound=Message)
 
 
 class Draft:
-    """Local to one `advance`, which is pure: nothing of it is left but the new state and the events."""
+    """Local to one `advance`, which is pure: nothing of it is left but the new state and the events.
 
-    def __init__(self, plan: Plan, state: RunState, event: Event) -> None:
-        self.plan, self.state, self.event = plan, state, event
+    The state is the draft's own copy and is written in place, because a step changes it a dozen times; what is
+    captured from it before a change (`state = draft.state`) is the same object after it.
+    """
+
+    def __init__(self, plan: Plan, state: RunState, event: Event, **changes: Any) -> None:
+        self.plan, self.state, self.event = plan, changed(state, **changes), event
         self.out: list[Event] = []
 
     def set(self, **changes: Any) -> None:
         """Change the state."""
-        self.state = changed(self.state, **changes)
+        put(self.state, **changes)
 
     def count(self, **changes: Any) -> None:
         """Change the tally."""
@@ -88,10 +92,10 @@ class Draft:
         self.set(transcript=transcript.append(message))
         counted = estimate_message(message) if tokens is None else tokens
         self.count(seen_tokens=self.state.tally.seen_tokens + counted)
-        part = message if shown is None else replace(shown, id=message.id, time=message.time)
+        part = message if shown is None else changed(shown, id=message.id, time=message.time)
 
         if isinstance(part, AssistantMessage) and part.manifest is not None:
-            part = replace(part, manifest=None)  # the transcript's copy tells it; the working set stays small
+            part = changed(part, manifest=None)  # the transcript's copy tells it; the working set stays small
 
         return Entry(message=part, position=len(transcript), tokens=counted)
 
@@ -100,7 +104,7 @@ class Draft:
             return message
 
         # Named after its place: a run that is watched, resumed or retried comes to the same ids.
-        return replace(message, id=f"{self.state.run_id}:{len(self.state.transcript)}", time=self.event.at)
+        return changed(message, id=f"{self.state.run_id}:{len(self.state.transcript)}", time=self.event.at)
 
     def _accept(self, history: History, pruned: Pruned | None) -> None:
         self.set(history=history)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
+from crew.change import changed
 from crew.doors import Entry
 from crew.execution.advance.draft import Draft
 from crew.execution.gauges import gauge_of, regauged
@@ -30,7 +30,7 @@ def learn(draft: Draft, event: Replied) -> int:
     entries = shown(state.history, view)
     sent = marked(entries, view)
     numbers = codes(sent, view)
-    fresh = replace(view, turn=view.turn + 1, sent=numbers, sent_to=gauge.model, moved="", too_long=0)
+    fresh = changed(view, turn=view.turn + 1, sent=numbers, sent_to=gauge.model, moved="", too_long=0)
     changes: dict[str, Any] = {"views": {**state.views, name: fresh}, "tally": _tally(state.tally, event, sent)}
 
     if event.usage.input_tokens:
@@ -45,7 +45,7 @@ def learn(draft: Draft, event: Replied) -> int:
         calibration = found.calibration
         changes.update(
             history=_corrected(state.history, entries, found, state.known),
-            gauges=regauged(state, name, replace(gauge, fixed=found.fixed)),
+            gauges=regauged(state, name, changed(gauge, fixed=found.fixed)),
             calibrations={**state.calibrations, gauge.model: calibration},
             known=len(state.transcript),
         )
@@ -54,18 +54,32 @@ def learn(draft: Draft, event: Replied) -> int:
     return _own_tokens(event, calibration)
 
 
-def _corrected(history: History, entries: Sequence[Entry], found: Anchored, known: int) -> History:
+def _corrected(history: History, entries: tuple[Entry, ...], found: Anchored, known: int) -> History:
     """The history with what each message costs; what was shown in part, or not at all, is only converted."""
-    seen = {entry.position: entry for entry in entries if entry.position in found.tokens}
+    # What was billed before mostly stays as it is: only the newest entries are looked at then.
+    first = known if not found.tokens or min(found.tokens) >= known else 0
+    seen = {entry.position: entry for entry in _since(first, entries) if entry.position in found.tokens}
     factor = found.calibration.ratio / found.calibration.scale
 
     def correct(entry: Entry) -> Entry:
         if seen.get(entry.position) is entry:
-            return replace(entry, tokens=found.tokens[entry.position])
+            return changed(entry, tokens=found.tokens[entry.position])
 
-        return replace(entry, tokens=round(entry.tokens * factor)) if entry.position >= known else entry
+        return changed(entry, tokens=round(entry.tokens * factor)) if entry.position >= known else entry
 
-    return replace(history, entries=tuple(map(correct, history.entries)))
+    newest = _since(first, history.entries)
+    front = history.entries[: len(history.entries) - len(newest)]
+    return changed(history, entries=front + tuple(map(correct, newest)))
+
+
+def _since(position: int, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """The entries from this place in the transcript on; they stand in its order."""
+    start = len(entries)
+
+    while start and entries[start - 1].position >= position:
+        start -= 1
+
+    return entries[start:]
 
 
 def _own_tokens(event: Replied, calibration: Calibration) -> int:
@@ -80,12 +94,12 @@ def _own_tokens(event: Replied, calibration: Calibration) -> int:
 
 def _tally(tally: Tally, event: Replied, sent: Sequence[Entry]) -> Tally:
     manifest = event.message.manifest
-    left_out = max(0, tally.seen_tokens - sum(entry.tokens for entry in sent))
+    left_out = max(0, tally.seen_tokens - sum([entry.tokens for entry in sent]))
 
     if manifest is None:
-        return replace(tally, saved_tokens=tally.saved_tokens + left_out)
+        return changed(tally, saved_tokens=tally.saved_tokens + left_out)
 
-    return replace(
+    return changed(
         tally,
         saved_tokens=tally.saved_tokens + left_out,
         estimated_tokens=tally.estimated_tokens + manifest.tokens,

@@ -17,7 +17,7 @@ from crew.history import Calibration, MaskToolResults, View
 from crew.history.fit import Measure, drop
 from crew.history.gauge import parts
 from crew.history.legal import settle, survey
-from crew.history.view import MARKER_TOKENS, hide, marked, mask, shown
+from crew.history.view import MARKER_TOKENS, hide, marked, mask, shown, size_of
 from crew.messages import OMITTED, ToolMessage, weight
 from crew.runs.events import HistoryPruned
 
@@ -43,7 +43,7 @@ class Look:
         history, known = self.draft.state.history, self.draft.state.known
         self.entries = shown(history, self.view)
         sent = marked(self.entries, self.view)
-        self.size = sum(weight(entry.message) for entry in sent)
+        self.size = size_of(sent, history)
         old, new = parts(sent, known)
         fresh = new * self.calibration.ratio
         self.tokens = round(self.gauge.fixed + old * self.calibration.scale + fresh)

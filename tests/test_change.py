@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from crew.runs.change import changed
+from crew.change import changed, put
 from crew.runs.events import Asked
 from tests.contracts.run_store import state
 
@@ -22,7 +22,7 @@ def test_a_changed_value_is_what_replace_makes() -> None:
         (ASKED, {}),
     ):
         before = repr(value)
-        assert changed(value, **changes) == replace(value, **changes)  # type: ignore[type-var]
+        assert changed(value, **changes) == replace(value, **changes)
         assert repr(value) == before
 
 
@@ -30,3 +30,11 @@ def test_a_field_that_is_not_there_is_an_error() -> None:
     """A slip of the pen is not swallowed."""
     with pytest.raises(KeyError):
         changed(ASKED, nothing=1)
+
+
+def test_a_value_of_ones_own_is_changed_in_place() -> None:
+    """Only the value itself changes; a copy that was taken before stays as it was."""
+    mine = changed(ASKED)
+    put(mine, at=2.0, tokens=9)
+    assert (mine.at, mine.tokens) == (2.0, 9)
+    assert replace(mine, at=ASKED.at, tokens=ASKED.tokens) == ASKED
