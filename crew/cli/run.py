@@ -13,7 +13,7 @@ from typing import Any
 
 from crew.agents import Crew
 from crew.cli.simulate import read_policy
-from crew.cli.target import HELP, find_crew
+from crew.cli.target import CONFIGURATION, HELP, find_crew
 from crew.cli.terminal import line_of
 from crew.errors import RunError
 from crew.execution.stream import EventStream
@@ -114,7 +114,8 @@ def _executor(crew: Crew, given: argparse.Namespace, store: SQLiteStore | None, 
         "observers": None if tree is None else [tree],
     }
     chosen = {name: value for name, value in options.items() if value is not None}
-    place = given.config or (given.target.partition(":")[0] if ".yaml" in given.target else None)
+    target = given.target.partition(":")[0]
+    place = given.config or (target if target.endswith(CONFIGURATION) else None)
     return CrewExecutor.from_config(place, crew, **chosen) if place else CrewExecutor(crew, **chosen)
 
 
