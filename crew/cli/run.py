@@ -98,10 +98,15 @@ def carry(given: argparse.Namespace, begin: Callable[[CrewExecutor], EventStream
         if store is not None:
             store.close()
 
-    if given.record is not None:
-        read_recording(result).save(given.record)
-
     print(json.dumps(_plain(result), ensure_ascii=False, indent=2) if given.json else result.output)
+
+    if given.record is not None:
+        try:
+            read_recording(result).save(given.record)
+        except OSError as error:
+            print(f"crew: the transcript can't be written: {error}", file=sys.stderr)
+            return 1
+
     return EXIT_CODES.get(result.stop_reason, 1)
 
 

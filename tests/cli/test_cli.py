@@ -213,6 +213,11 @@ def test_a_run_is_recorded_for_the_simulator_and_for_the_next_run(
     assert result.history[0].text == "Sign?"
     assert len(result.history) == len(kept.messages) + 2
 
+    assert main(["run", "examples/hello.py", "Hi", "--quiet", "--record", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == "It left the warehouse today.\n"  # the answer is not lost with the file
+    assert "can't be written" in err
+
 
 @pytest.mark.parametrize("ending", ["yaml", "yml"])
 def test_a_configured_crew_finds_tools_beside_its_file_and_has_its_settings(
