@@ -13,7 +13,7 @@ from typing import Any
 
 from crew.agents import Crew
 from crew.cli.simulate import read_policy
-from crew.cli.target import HELP, find_crew
+from crew.cli.target import CONFIGURATION, HELP, find_crew
 from crew.cli.terminal import line_of
 from crew.errors import RunError
 from crew.execution.stream import EventStream
@@ -98,10 +98,15 @@ def carry(given: argparse.Namespace, begin: Callable[[CrewExecutor], EventStream
         if store is not None:
             store.close()
 
-    if given.record is not None:
-        read_recording(result).save(given.record)
-
     print(json.dumps(_plain(result), ensure_ascii=False, indent=2) if given.json else result.output)
+
+    if given.record is not None:
+        try:
+            read_recording(result).save(given.record)
+        except OSError as error:
+            print(f"crew: the transcript can't be written: {error}", file=sys.stderr)
+            return 1
+
     return EXIT_CODES.get(result.stop_reason, 1)
 
 
@@ -114,7 +119,8 @@ def _executor(crew: Crew, given: argparse.Namespace, store: SQLiteStore | None, 
         "observers": None if tree is None else [tree],
     }
     chosen = {name: value for name, value in options.items() if value is not None}
-    place = given.config or (given.target.partition(":")[0] if ".yaml" in given.target else None)
+    target = given.target.partition(":")[0]
+    place = given.config or (target if target.endswith(CONFIGURATION) else None)
     return CrewExecutor.from_config(place, crew, **chosen) if place else CrewExecutor(crew, **chosen)
 
 

@@ -13,6 +13,7 @@ from crew.agents import Agent, Crew
 from crew.config import crew_from, load
 from crew.errors import DefinitionError, nearest
 
+CONFIGURATION = (".yaml", ".yml")
 HELP = "a Python file (its crew, or FILE:name), a module:name, or a configuration file with FILE.yaml:crew"
 
 
@@ -20,7 +21,7 @@ def find_crew(target: str) -> Crew:
     """The crew that a target names."""
     place, _, name = target.partition(":")
 
-    if place.endswith((".yaml", ".yml")):
+    if place.endswith(CONFIGURATION):
         return _configured(place, name)
 
     module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
@@ -36,6 +37,8 @@ def _configured(place: str, name: str) -> Crew:
     if not name:
         raise DefinitionError(place, f"say which crew: {place}:NAME. {nearest('', settings.crews)}")
 
+    # Tools are written as module:name, and may stand beside the file.
+    sys.path.insert(0, str(Path(place).resolve().parent))
     return crew_from(settings, name, place)
 
 

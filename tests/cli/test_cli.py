@@ -212,3 +212,22 @@ def test_a_run_is_recorded_for_the_simulator_and_for_the_next_run(
     result = CrewExecutor(agent).execute_sync("And now?", history=kept.messages)
     assert result.history[0].text == "Sign?"
     assert len(result.history) == len(kept.messages) + 2
+
+    assert main(["run", "examples/hello.py", "Hi", "--quiet", "--record", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == "It left the warehouse today.\n"  # the answer is not lost with the file
+    assert "can't be written" in err
+
+
+@pytest.mark.parametrize("ending", ["yaml", "yml"])
+def test_a_configured_crew_finds_tools_beside_its_file_and_has_its_settings(
+    ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the command is called from, and whichever ending the file has."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / f"tools_beside_{ending}.py").write_text("def lamp() -> str:\n    'Light.'\n    return 'on'\n")
+    agent = f"{{model: 'scripted:Fine.', tools: ['tools_beside_{ending}:lamp']}}"
+    file = tmp_path / f"desk.{ending}"
+    file.write_text(f"max_messages_per_request: 9\ncrews: {{desk: {{agents: {{host: {agent}}}}}}}\n")
+    assert main(["run", f"{file}:desk", "hi", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["limit"] == 9
