@@ -36,7 +36,7 @@ def manifest_of(
     rule = _rule(history, view, gauge, same, policy)
     tokens = predict(calibration, gauge.fixed, sent, known)
     front = predict(calibration, gauge.fixed, sent[:same], known) if same or view.sent_to == gauge.model else 0
-    numbers = [str(code) for code in now]
+    numbers = [*map(str, now)]
     ids = [entry.message.id for entry in sent]
     counted: Literal["estimated", "calibrated", "exact"] = "exact" if gauge.exact else "estimated"
     return Manifest(
@@ -55,7 +55,7 @@ def manifest_of(
         prefix=_digest(gauge, ids[:same], numbers[:same]),
         cached=front if front >= CACHED_FROM else 0,
         lines=tuple(_line(entry, view, code) for entry, code in zip(sent[same:], now[same:], strict=True)),
-        left=tuple(_left(history, transcript, view, rule or policy, set(now), view.sent[same:])),
+        left=tuple(_left(history, transcript, view, rule or policy, now, view.sent[same:])),
         repairs=repairs,
     )
 
@@ -105,9 +105,12 @@ def _line(entry: Entry, view: View, code: int) -> Line:
 
 
 def _left(
-    history: History, transcript: Transcript, view: View, rule: str, now: set[int], before: Iterable[int]
+    history: History, transcript: Transcript, view: View, rule: str, now: Iterable[int], before: Sequence[int]
 ) -> Iterable[Line]:
     """What was shown last time and is not shown now, in any form."""
+    if not before:
+        return
+
     there = {code // 4 for code in now if code >= 0}
     gone = [code // 4 for code in before if code >= 0 and code // 4 not in there]
 

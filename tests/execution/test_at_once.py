@@ -1,0 +1,70 @@
+"""A step in which nothing waits takes no task of its own, and is as fair and as safe as any other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from crew import Agent, CrewExecutor, Limits, ScriptedProvider, call, tool
+from crew.runs import Event, RunState
+from crew.runs.doors import is_at_once
+from crew.store import MemoryStore, SQLiteStore
+
+
+@tool(effect="read")
+async def look() -> str:
+    """Look."""
+    return "found"
+
+
+class Slow(MemoryStore):
+    """Waits at its third commit until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.gate = asyncio.Event(), asyncio.Event()
+        self.commits = 0
+
+    async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
+        self.commits += 1
+
+        if self.commits == 3:
+            self.reached.set()
+            await self.gate.wait()
+
+        await super().commit(run_id, version, events, state)
+
+
+async def test_a_run_that_never_waits_hears_a_cancellation() -> None:
+    """Model, tool and store answer at once, for ever; others get their turn all the same."""
+    endless = ScriptedProvider(lambda request: call("look"))
+    executor = CrewExecutor(Agent("solo", model=endless, tools=[look]), limits=Limits(rounds=None))
+    run = asyncio.ensure_future(executor.execute("Go.", run_id="r"))
+
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    await executor.cancel("r")
+    assert (await run).stop_reason == "cancelled"
+
+
+async def test_who_overrides_a_commit_has_to_say_anew_that_it_never_waits() -> None:
+    """The mark belongs to the method: a store made of ours that waits is not cancelled half-way."""
+    assert is_at_once(MemoryStore().commit)
+    assert not is_at_once(SQLiteStore.commit)
+
+    store = Slow()
+    assert not is_at_once(store.commit)
+    agent = Agent("solo", model=ScriptedProvider(call("look"), "Done."), tools=[look])
+    executor = CrewExecutor(agent, store=store)
+    run = asyncio.ensure_future(executor.execute("Go.", run_id="r"))
+    await store.reached.wait()
+    run.cancel()
+    store.gate.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+    assert (await store.load("r")).version == 3, "the commit under way came to its end"
