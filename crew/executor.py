@@ -172,8 +172,12 @@ class CrewExecutor:
         if await self._desk.cancel(run_id):
             return
 
+        stored = await self._store.load(run_id)
+
+        if await self._desk.cancel(run_id):
+            return  # somebody carried it on meanwhile
+
         async with self._desk.claim(run_id):
-            stored = await self._store.load(run_id)
             run, _ = self._run(stored.state, lambda event: None, None, streams=False, resumes=True)
             run.version = stored.version
             await self._desk.end(run)
