@@ -171,8 +171,15 @@ class CrewExecutor:
 
     async def cancel(self, run_id: str) -> None:
         """End a run, under way or paused; it returns with `stop_reason="cancelled"` and a valid history."""
-        if not await self._desk.cancel(run_id):
-            stored = await self._store.load(run_id)
+        if await self._desk.cancel(run_id):
+            return
+
+        stored = await self._store.load(run_id)
+
+        if await self._desk.cancel(run_id):
+            return  # somebody carried it on meanwhile
+
+        async with self._desk.claim(run_id):
             run, _ = self._run(stored.state, lambda event: None, None, streams=False, resumes=True)
             run.version = stored.version
             await self._desk.end(run)

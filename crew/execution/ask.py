@@ -11,6 +11,7 @@ from crew.errors import ContextTooLong, CrewError, MalformedReply, ProviderError
 from crew.exchanges import profile_named, repair
 from crew.execution.gauges import gauge_of
 from crew.execution.run import Run
+from crew.execution.savings import saved_by_pruning
 from crew.execution.scrub import Deltas, scrubbed
 from crew.history import Calibration, View, count_message, present
 from crew.history.manifest import manifest_of
@@ -63,7 +64,9 @@ async def ask(run: Run, state: RunState) -> None:
         here, there = f"{provider.name}:{provider.model}", f"{backup.name}:{backup.model}"
         await run.record(FellBack(run_id=state.run_id, model=here, backup=there, reason=describe(error)))
     else:
-        await run.record(_replied(run, state, provider, reply, manifest))
+        shown = len(request.messages)
+        saved = saved_by_pruning(run.plan, state, provider, reply, shown)
+        await run.record(replace(_replied(run, state, provider, reply, manifest), saved=saved))
 
 
 def _replied(run: Run, state: RunState, provider: Provider, reply: ModelReply, manifest: Manifest) -> Replied:

@@ -7,15 +7,14 @@ from dataclasses import replace
 
 from crew.execution.outcome import at_rest
 from crew.history import History
-from crew.messages import Message
+from crew.messages import Message, weight
 from crew.runs import RunState, Tally
 
 
 def continued(state: RunState, before: RunState) -> RunState:
     """A new run that goes on where another one stood: its history at rest, its transcript, its views."""
     entries = at_rest(before.history.entries)
-    gone = sum(1 for _ in before.history.entries) - len(entries)
-    history = History(entries=entries, size=before.history.size - gone)
+    history = History(entries=entries, size=sum(weight(entry.message) for entry in entries))
     return replace(
         state,
         conversation_id=before.conversation_id,

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from crew.doors import Entry
 from crew.execution.advance import spent, total
 from crew.execution.plan import Plan
-from crew.messages import AssistantMessage
+from crew.messages import AssistantMessage, weight
 from crew.runs import Finished, Metrics, RunResult, RunState, StopReason, is_blocked, pauses
 
 
@@ -29,7 +29,7 @@ def result_of(plan: Plan, state: RunState) -> RunResult:
         transcript=state.transcript,
         usage=spent(state),
         metrics=Metrics(
-            messages=state.history.size,
+            messages=sum(weight(entry.message) for entry in entries),
             limit=plan.budget.limit,
             estimated_tokens=sum(entry.tokens for entry in entries),
             prunings=len(tally.prunings),
@@ -42,6 +42,7 @@ def result_of(plan: Plan, state: RunState) -> RunResult:
             tokens_estimated=tally.estimated_tokens,
             tokens_billed=tally.usage.input_tokens,
             tokens_saved=tally.saved_tokens,
+            cost_saved=tally.saved_cost,
             cached_predicted=tally.cached_tokens,
             cached_billed=tally.usage.cache_read_tokens,
             prefix_breaks=tally.prefix_breaks,

@@ -37,7 +37,8 @@ class View:
     `crossed_at`, only those at `whole` crossed, and of those at `texts` the text. Of the messages before `cut`, only
     those at `kept` are shown, beside goal and system messages; `truncated` is the number that a marker names. Tool
     results before `masked_to`, and those at `masks`, are left out. `sent` is the last request that was answered, by
-    the model `sent_to`; `moved` the rule that moved the view since. `too_long` counts the refusals since.
+    the model `sent_to`, when everything appended so far came to `seen` tokens; `moved` the rule that moved the view
+    since. `too_long` counts the refusals since.
     """
 
     turn: int = 0
@@ -53,6 +54,7 @@ class View:
     too_long: int = 0
     sent: tuple[int, ...] = ()
     sent_to: str = ""
+    seen: int = 0
     moved: str = ""
 
     def afresh(self) -> View:

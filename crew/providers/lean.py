@@ -41,10 +41,13 @@ def lean(base: type[Any]) -> type[Any]:
 
         async def send(self, request: Any, *, stream: bool = False, **more: Any) -> Any:
             """As the base, but past the layers for logins and redirects where there is nothing for them to do."""
-            if stream or self.is_closed or self.auth is not None or request.url.userinfo or "auth" in more:
+            transport_for = getattr(self, "_transport_for_url", None)  # private: another release may not have it
+            special = stream or self.is_closed or self.auth is not None or request.url.userinfo or "auth" in more
+
+            if special or transport_for is None:
                 return await super().send(request, stream=stream, **more)
 
-            response = await self._transport_for_url(request.url).handle_async_request(request)
+            response = await transport_for(request.url).handle_async_request(request)
 
             try:
                 if response.has_redirect_location:

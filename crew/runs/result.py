@@ -15,7 +15,9 @@ class Metrics:
     """How the history fared, and who spent what.
 
     `by_policy` counts prunings and moves of views by the policy or rule behind them. `tokens_saved` estimates what the
-    requests would have held beyond what they did, had nothing been pruned. The rest sums up the manifests.
+    requests would have held beyond what they did, had nothing been pruned, and `cost_saved` what the run would have
+    cost beyond what it did, at its own prices, in dollars; None where a price is unknown. The rest sums up the
+    manifests.
     """
 
     messages: int
@@ -31,6 +33,7 @@ class Metrics:
     tokens_estimated: int
     tokens_billed: int
     tokens_saved: int
+    cost_saved: float | None
     cached_predicted: int
     cached_billed: int
     prefix_breaks: int

@@ -151,8 +151,9 @@ class Tally:
     """What is counted along the way, branches included.
 
     `by_policy` tells how often each policy or rule pruned the history or moved a view. `seen_tokens` is the estimate of
-    everything that was ever appended, `saved_tokens` how much of it the requests so far left out. `estimated_tokens`
-    and `cached_tokens` sum up what was predicted for the requests, `prefix_breaks` counts those whose front had moved.
+    everything that was ever appended, `saved_tokens` how much of it the requests so far left out, `saved_cost` what
+    that spared in dollars, less what summaries cost; None as soon as one price is unknown. `estimated_tokens` and
+    `cached_tokens` sum up what was predicted for the requests, `prefix_breaks` counts those whose front had moved.
     """
 
     usage: Usage = field(default_factory=Usage)
@@ -166,6 +167,7 @@ class Tally:
     by_policy: dict[str, int] = field(default_factory=dict)
     seen_tokens: int = 0
     saved_tokens: int = 0
+    saved_cost: float | None = 0.0
     estimated_tokens: int = 0
     cached_tokens: int = 0
     prefix_breaks: int = 0

@@ -24,7 +24,8 @@ from crew import (
     handoff,
     tool,
 )
-from crew.doors import ModelReply, ModelRequest
+from crew.doors import ModelReply, ModelRequest, Policy
+from crew.history import Checkpoint, HeadTail, MaskToolResults, Rolling, Summarize, Truncate, chain
 from crew.messages import ToolCall
 from crew.runs import Event, Finished, Pause, RunState
 from tests.crews.recording import JsonStore, Watch, hang
@@ -57,6 +58,7 @@ class Sketch:
     groups: dict[str, dict[str, Any]]
     entry: str
     limit: int
+    policy: str
     interruptions: dict[int, str]
     answers: list[int]
 
@@ -99,9 +101,28 @@ sketches = st.builds(
     groups=st.fixed_dictionaries({name: group_sketches() for name in GROUPS}),
     entry=st.sampled_from((*NAMES, *GROUPS)),
     limit=st.sampled_from([3, 4, 5, 10, 50]),
+    policy=st.sampled_from(["rolling", "head_tail", "summarize", "checkpoint", "views"]),
     interruptions=st.dictionaries(st.integers(0, 40), st.sampled_from(["crash", "leave", "cancel"]), max_size=3),
     answers=st.lists(st.integers(0, 11), min_size=1, max_size=6),
 )
+
+
+def policy_of(sketch: Sketch) -> Policy:
+    """The policy of a sketch; where a limit has no room for summaries, the default."""
+    limit = sketch.limit
+    kept = limit // 3
+
+    match sketch.policy:
+        case "views":
+            return chain(MaskToolResults(keep_recent=1), Truncate(threshold=0.5, target=0.3), Rolling(limit=limit))
+        case "head_tail" if limit > 3:
+            return HeadTail(max_messages=limit, preserve_last_n=kept, summarize_on_trim=True)
+        case "summarize" if limit > 3:
+            return Summarize(limit=limit, threshold=0.5, target=0.3)
+        case "checkpoint" if limit > 3:
+            return Checkpoint(trigger_at=limit, keep_recent=kept)
+        case _:
+            return Rolling()
 
 
 class Ledger:
@@ -156,6 +177,7 @@ def build(sketch: Sketch, watch: Watch, ledger: Ledger) -> Crew:
             routes=[Route(signal, to=to) for signal, to in given["routes"]],
             then=given["then"],
             wait_for_signal=given["wait"],
+            max_input_tokens=None if sketch.policy == "rolling" else 3_000,
         )
 
     groups = [_group(name, given, reach=sketch.entry in GROUPS) for name, given in sketch.groups.items()]
@@ -239,7 +261,12 @@ async def carry(sketch: Sketch, watch: Watch, store: Interrupting, ledger: Ledge
 
     def executor() -> CrewExecutor:
         return CrewExecutor(
-            built, max_messages_per_request=sketch.limit, store=store, limits=limits, clock=lambda: clock() + 1
+            built,
+            max_messages_per_request=sketch.limit,
+            history=policy_of(sketch),
+            store=store,
+            limits=limits,
+            clock=lambda: clock() + 1,
         )
 
     crew, answers, failures = executor(), list(sketch.answers), 0

@@ -10,7 +10,7 @@ import pytest
 from crew import CrewExecutor, Route, call, tool
 from crew.errors import DefinitionError, InvalidInput, RunActive, UnknownPause, UnknownRun
 from crew.runs.events import Paused, Resumed
-from tests.doubles import Crash, JsonStore, Recording, events_of, executor_for, look, solo
+from tests.doubles import Crash, JsonStore, Recording, events_of, executor_for, look, size_of, solo
 
 
 class Office:
@@ -42,6 +42,7 @@ async def test_a_call_that_needs_approval_waits() -> None:
     assert result.stop_reason == "paused"
     assert office.sent == []
     assert result.output == ""
+    assert result.metrics.messages == size_of(result.history) == 1
     pause = result.pauses[0]
     assert (pause.reason, pause.run_id, pause.agent) == ("approval", "r", "solo")
     assert pause.call.name == "send"
@@ -202,3 +203,19 @@ async def test_a_run_is_carried_on_by_one_at_a_time() -> None:
 
     with pytest.raises(UnknownRun):
         await executor.resume("r")
+
+
+async def test_a_run_that_is_being_cancelled_is_not_carried_on_meanwhile() -> None:
+    """Whoever comes second is told so at once, not in the middle of a step."""
+    office = Office()
+    executor, result, provider = await paused(office, call("send", to="Ada"))
+    cancelling = asyncio.ensure_future(executor.cancel("r"))
+    await asyncio.sleep(0)
+
+    with pytest.raises(RunActive):
+        await executor.resume("r", {result.pauses[0].id: True})
+
+    await cancelling
+    assert office.sent == []
+    assert (await executor.resume("r")).stop_reason == "cancelled"
+    assert len(provider.requests) == 1

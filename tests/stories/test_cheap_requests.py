@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -132,3 +133,30 @@ async def test_the_same_history_is_the_same_bytes(protocol: Protocol) -> None:
             raws.append([request.raw for request in server.requests])
 
     assert raws[0] == raws[1]
+
+
+@pytest.mark.filterwarnings("ignore:prune_to=30 is above")
+@pytest.mark.parametrize("protocol", ["chat", "messages"])
+async def test_the_money_that_pruning_saved_is_what_another_run_without_it_costs_more(protocol: Protocol) -> None:
+    """Within a tenth, at the run's own prices; a window that slides costs more than none, and that is said too."""
+    costs = {}
+
+    for name, bounds in {
+        "none": {"history": "unbounded"},
+        "block": {"max_messages_per_request": 30},
+        "summaries": {"history": {"name": "summarize", "limit": 30}},
+        "slide": {"max_messages_per_request": 30, "prune_to": 30},
+    }.items():
+        async with WireServer(tool_loop(64), keep=1) as server:
+            options: dict[str, Any] = {"limits": Limits(rounds=400), **bounds}
+            result = await run(CrewExecutor(_with(agent_on(provider(server, protocol, "classic"))), **options))
+            costs[name] = (result.usage.cost or 0.0, result.metrics.cost_saved, result.metrics.tokens_saved)
+
+    unpruned, saved, tokens = costs.pop("none")
+    assert (saved, tokens) == (0.0, 0)
+
+    for cost, saved, tokens in costs.values():
+        assert saved == pytest.approx(unpruned - cost, abs=0.1 * unpruned)
+        assert tokens > 100_000
+
+    assert costs["block"][1] > 0 > costs["slide"][1]  # type: ignore[operator]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from crew.change import changed
 from crew.doors import Entry
 from crew.execution.advance.draft import Draft
+from crew.execution.advance.tallies import added
 from crew.execution.gauges import gauge_of, regauged
 from crew.history import Calibration, History, View
 from crew.history.gauge import Anchored, anchor
@@ -30,10 +30,14 @@ def learn(draft: Draft, event: Replied) -> int:
     entries = shown(state.history, view)
     sent = marked(entries, view)
     numbers = codes(sent, view)
-    fresh = changed(view, turn=view.turn + 1, sent=numbers, sent_to=gauge.model, moved="", too_long=0)
-    changes: dict[str, Any] = {"views": {**state.views, name: fresh}, "tally": _tally(state.tally, event, sent)}
+    seen = state.tally.seen_tokens
+    billed = event.usage.input_tokens
+    held_tokens = billed - gauge.fixed if billed else sum([entry.tokens for entry in sent])
+    left_out = round(seen * calibration.ratio) - held_tokens if len(sent) < len(state.transcript) else 0
+    fresh = changed(view, turn=view.turn + 1, sent=numbers, sent_to=gauge.model, seen=seen, moved="", too_long=0)
+    changes: dict[str, Any] = {"views": {**state.views, name: fresh}, "tally": _tally(state.tally, event, left_out)}
 
-    if event.usage.input_tokens:
+    if billed:
         held: Literal["held", "moved", "first"] = "moved"
 
         if not view.sent or view.sent_to != gauge.model:
@@ -41,7 +45,7 @@ def learn(draft: Draft, event: Replied) -> int:
         elif numbers[: len(view.sent)] == view.sent:
             held = "held"
 
-        found = anchor(calibration, gauge.fixed, sent, state.known, event.usage.input_tokens, held=held)
+        found = anchor(calibration, gauge.fixed, sent, state.known, billed, held=held)
         calibration = found.calibration
         changes.update(
             history=_corrected(state.history, entries, found, state.known),
@@ -92,16 +96,19 @@ def _own_tokens(event: Replied, calibration: Calibration) -> int:
     return exact if billed > _SHORT else min(exact, event.tokens)
 
 
-def _tally(tally: Tally, event: Replied, sent: Sequence[Entry]) -> Tally:
+def _tally(tally: Tally, event: Replied, left_out: int) -> Tally:
+    tally = changed(
+        tally,
+        saved_tokens=tally.saved_tokens + max(0, left_out),
+        saved_cost=added(tally.saved_cost, event.saved),
+    )
     manifest = event.message.manifest
-    left_out = max(0, tally.seen_tokens - sum([entry.tokens for entry in sent]))
 
     if manifest is None:
-        return changed(tally, saved_tokens=tally.saved_tokens + left_out)
+        return tally
 
     return changed(
         tally,
-        saved_tokens=tally.saved_tokens + left_out,
         estimated_tokens=tally.estimated_tokens + manifest.tokens,
         cached_tokens=tally.cached_tokens + manifest.cached,
         prefix_breaks=tally.prefix_breaks + bool(manifest.rule and manifest.request),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from crew.execution.advance.asking import ask, stopped
 from crew.execution.advance.draft import Draft
+from crew.execution.advance.tallies import added
 from crew.history import compose, estimate_message
 from crew.messages import Message, SummaryMessage, Transcript
 from crew.runs import Compact
@@ -49,6 +50,7 @@ def _pay(draft: Draft, event: Summarised) -> None:
         usage=tally.usage + event.usage,
         rounds=tally.rounds + 1,
         by_agent={**tally.by_agent, agent: event.usage if mine is None else mine + event.usage},
+        saved_cost=added(tally.saved_cost, None if event.usage.cost is None else -event.usage.cost),
     )
     draft.say(UsageChanged, usage=draft.state.tally.usage)
 

@@ -42,7 +42,8 @@ class TextDelta(Stamp):
 class Replied(Stamp):
     """A model replied; the message is whole, also where not all of its calls are accepted.
 
-    Its manifest is that of the request, with what was billed.
+    Its manifest is that of the request, with what was billed. `saved` is what the request cost less, in dollars, than
+    it would have with everything in it; None where the price is unknown.
     """
 
     message: AssistantMessage
@@ -51,6 +52,7 @@ class Replied(Stamp):
     finish_reason: str = "stop"
     model: str = ""
     response_id: str = ""
+    saved: float | None = 0.0
     kind: Literal["replied"] = "replied"
 
 
