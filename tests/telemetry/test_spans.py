@@ -449,6 +449,60 @@ async def test_a_fallback_keeps_the_bill_whole_and_shows_both_calls(seen) -> Non
     assert (told.name, told.attributes["backup"]) == ("crew.fallback", "scripted:small")
 
 
+async def test_branches_retries_fallbacks_and_summaries_in_one_run_still_add_up(seen) -> None:
+    """Over all spans the bills come to the run's own, in tokens in and out, and in money; every span is ended."""
+
+    @tool
+    async def look(order_id: str) -> str:
+        """Look an order up."""
+        return f"order {order_id} is on its way, says the warehouse, and it will be there soon " * 4
+
+    def hard(request: ModelRequest) -> ModelReply | ToolCall:
+        usage = Usage(requests=1, input_tokens=100 + request.turn, output_tokens=7, cost=0.25)
+
+        if request.purpose == "reply" and request.on_retry is not None:
+            request.on_retry(Retry(attempt=1, reason="RateLimited: slow down", wait=0.5))
+
+        if request.purpose == "summary" or request.turn >= 12:
+            return ModelReply(text="They looked at orders.", usage=usage)
+
+        return ModelReply(calls=(call("look", order_id=str(request.turn)),), usage=usage)
+
+    def worker(name: str) -> Agent:
+        down = ScriptedProvider(lambda request: Overloaded("too much work"), model="big")
+        return Agent(name, model=down, backup=ScriptedProvider(hard, model="small"), tools=[look])
+
+    both = Parallel("both", branches=["a", "b"], then="a")
+    crew = Crew("c", agents=[worker("a"), worker("b")], groups=[both], entry="both")
+    executor = CrewExecutor(
+        crew,
+        history=HeadTail(max_messages=12, preserve_last_n=4, summarize_on_trim=True),
+        telemetry=seen.telemetry(),
+    )
+    result = await executor.execute("Go")
+    assert_whole(seen)
+    chats = seen.named("chat")
+
+    def total(name: str) -> float:
+        return sum(span.attributes.get(name, 0) for span in seen.spans)
+
+    assert total("gen_ai.usage.input_tokens") == result.usage.input_tokens > 0
+    assert total("gen_ai.usage.output_tokens") == result.usage.output_tokens
+    assert sum(s.attributes.get("crew.cost.usd", 0) for s in chats) == pytest.approx(result.usage.cost)
+    assert sum("gen_ai.usage.input_tokens" in span.attributes for span in chats) == result.usage.requests
+    events = [event.name for span in seen.spans for event in span.events]
+    assert events.count("crew.fallback") >= 2
+    assert events.count("crew.retry") >= 24
+    assert seen.named("crew.compact")
+    assert seen.named("crew.parallel")
+    figures = executor.metrics()
+    assert figures["gen_ai.client.token.usage"].total == result.usage.total_tokens
+    by_agent = result.metrics.by_agent.values()
+    assert sum(usage.input_tokens for usage in by_agent) == result.usage.input_tokens
+    own = [usage for branch in result.branches for usage in [branch.usage]]
+    assert 0 < sum(usage.input_tokens for usage in own) < result.usage.input_tokens
+
+
 async def test_a_call_that_is_told_late_is_traced_from_its_beginning(seen) -> None:
     """While one branch commits, the other's question is under way before its event is told; its span is there."""
 
