@@ -102,6 +102,16 @@ def test_a_setting_that_the_model_does_not_know_is_an_error_before_the_first_run
     assert words in str(caught.value)
 
 
+def test_a_backup_must_know_the_settings_too() -> None:
+    """The day on which the first model is down is no day to learn that."""
+    settings = ModelSettings(reasoning="high")
+
+    with pytest.raises(DefinitionError, match="reasoning='high' is not known"):
+        CrewExecutor(Agent("a", model="openai:gpt-5", backup="openai:gpt-4o", settings=settings))
+
+    CrewExecutor(Agent("a", model="openai:gpt-5", backup="anthropic:claude-opus-4-8", settings=settings))
+
+
 @pytest.mark.parametrize(
     ("made", "profile"),
     [

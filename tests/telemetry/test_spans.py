@@ -18,6 +18,8 @@ from crew.runs import RunState
 from crew.runs.events import FellBack, Stamp
 from crew.store import MemoryStore
 from crew.telemetry import Lookout
+from tests.providers.ways import KEY, PROTOCOLS, provider
+from tests.wire import Protocol, WireServer
 
 
 class Endless:
@@ -404,6 +406,28 @@ async def test_streams_left_half_way_never_detach_in_the_wrong_place(
     await executor.aclose()
     assert_whole(seen)
     assert len(seen.named("invoke_workflow")) == total
+    assert "detach" not in caplog.text.lower()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_stream_from_a_server_that_is_left_half_way_ends_its_spans(
+    protocol: Protocol, seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection is left in the middle of a reply; its key is in none of the spans, though content is captured."""
+    async with WireServer(lambda *_: "words " * 200) as server:
+        telemetry = seen.telemetry(capture_content=True)
+        executor = CrewExecutor(Agent("a", model=provider(server, protocol, "classic")), telemetry=telemetry)
+
+        async with executor.execute_stream(f"Is {KEY} yours?") as events:
+            async for event in events:
+                if event.kind == "text_delta":
+                    break
+
+        await executor.aclose()
+
+    assert_whole(seen)
+    assert [span.name.split()[0] for span in seen.spans] == ["invoke_workflow", "invoke_agent", "chat"]
+    assert not [span for span in seen.spans if KEY in span.to_json()]
     assert "detach" not in caplog.text.lower()
 
 
