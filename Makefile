@@ -26,8 +26,9 @@ demo: .venv/.run-stamp ## Run an example offline and watch the history being pru
 jaeger: .venv/.run-stamp ## Get a real Jaeger and run it on loopback until Ctrl-C (examples/jaeger.py exports to it)
 	@$(BIN)/python scripts/jaeger.py start
 
+# A test that hangs fails, with the stacks of all threads; the slowest takes half a minute.
 test: .venv/.dev-stamp ## Run the tests, without the soak ones (ARGS='-k name' selects)
-	@$(PYTEST) -n $(JOBS) $(ARGS)
+	@$(PYTEST) -n $(JOBS) -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true $(ARGS)
 
 check: format-check lint types imports architecture ## Format, lint, types, import contracts, architecture
 

@@ -84,7 +84,8 @@ class CrewExecutor:
         self._pool = Pool(retry)
         self._desk = Desk(pool=self._pool)
         self._telemetry = telemetry
-        self._lookout = Lookout(crew, self.plan.budget.limit, clock, self._watcher, secrets)
+        summarizer = getattr(shared, "summarizer", None)
+        self._lookout = Lookout(crew, self.plan.budget.limit, clock, self._watcher, secrets, models=[summarizer])
 
         for agent in self.plan.agents.values():
             self._pool.check(agent.model, agent.settings)
@@ -92,7 +93,7 @@ class CrewExecutor:
             if agent.backup is not None:
                 self._pool.check(agent.backup, agent.settings)
 
-        if isinstance(summarizer := getattr(shared, "summarizer", None), str):
+        if isinstance(summarizer, str):
             self._pool.check(summarizer)
 
     @classmethod

@@ -12,6 +12,7 @@ from pathlib import Path
 
 MODULE, VERSION = "github.com/jaegertracing/jaeger", "v1.76.0"
 RELEASE = "2.13.0"  # the same source: its module tag still counts in 1.x
+DOWNLOAD_SECONDS, BUILD_SECONDS = 300, 1800  # a network that swallows everything must not hold us for ever
 PACKAGES = 2330  # what a first build of this version compiles, for the progress line
 OTHER_WAYS = f"""Other ways to a Jaeger, both with its web UI:
   - container: docker run --rm -p 127.0.0.1:4317:4317 -p 127.0.0.1:4318:4318 \
@@ -65,7 +66,10 @@ def build(go: str, jobs: int) -> Path:
 
 def download(go: str, folder: Path) -> Path:
     command = [go, "mod", "download", "-json", f"{MODULE}@{VERSION}"]
-    got = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    try:
+        got = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=DOWNLOAD_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise JaegerFailed(f"{MODULE}@{VERSION} was not here after {error.timeout:g} s.\n{OTHER_WAYS}") from error
     if got.returncode:
         raise JaegerFailed(f"Go can't download {MODULE}@{VERSION}:\n{got.stdout}{got.stderr}{OTHER_WAYS}")
     return Path(json.loads(got.stdout)["Dir"])
@@ -106,6 +110,8 @@ def watch(process: subprocess.Popen[bytes], log: Path) -> None:
         fetched = sum(line.startswith("go: downloading") for line in lines)
         compiled = f"{len(lines) - fetched} of at most {PACKAGES} packages compiled"
         tell(f"  {time.monotonic() - begun:4.0f} s: {fetched} modules fetched, {compiled}")
+        if time.monotonic() - begun > BUILD_SECONDS:
+            raise JaegerFailed(f"The build was not through after {BUILD_SECONDS} s:\n{tail(log)}\n{OTHER_WAYS}")
 
 
 def nice() -> list[str]:

@@ -66,7 +66,7 @@ async def ask(run: Run, state: RunState) -> None:
     else:
         shown = len(request.messages)
         saved = saved_by_pruning(run.plan, state, provider, reply, shown)
-        await run.record(replace(_replied(run, state, provider, reply, manifest), saved=saved))
+        await run.record(changed(_replied(run, state, provider, reply, manifest), saved=saved))
 
 
 def _replied(run: Run, state: RunState, provider: Provider, reply: ModelReply, manifest: Manifest) -> Replied:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+from pydantic_core import from_json
 
 from crew.errors import CrewError
 from crew.execution.run import until_done
 from crew.runs import Event, RunResult
+from crew.runs.events import Asked, TextDelta
 
 Publish = Callable[[Event], None]
 
@@ -30,6 +33,21 @@ class EventStream:
         self._task: asyncio.Task[RunResult] | None = None
         self._publish: Publish = self._queue.put_nowait
         self._entered = False
+        self._root = ""
+        self._pieces: list[str] = []
+
+    @property
+    def partial(self) -> dict[str, Any] | None:
+        """What the run's structured output is so far, by the pieces that were read: an object whose end is missing.
+
+        None while there is none. It is not validated: fields may be missing, and the last text may be cut off.
+        """
+        try:
+            value = from_json("".join(self._pieces), allow_partial="trailing-strings")
+        except ValueError:
+            return None
+
+        return value if isinstance(value, dict) else None
 
     @property
     def result(self) -> RunResult:
@@ -68,12 +86,24 @@ class EventStream:
         try:
             # A stream that was read to its end is empty: nothing will come any more.
             while not (task.done() and self._queue.empty()) and (event := await self._queue.get()) is not None:
+                self._note(event)
                 yield event
 
             await task
         finally:
             if not self._entered:
                 await self._end()
+
+    def _note(self, event: Event) -> None:
+        self._root = self._root or event.run_id
+
+        if event.run_id != self._root:
+            return
+
+        if isinstance(event, Asked) or (isinstance(event, TextDelta) and event.channel == "restart"):
+            self._pieces.clear()
+        elif isinstance(event, TextDelta) and event.channel == "text":
+            self._pieces.append(event.text)
 
     def _begin(self) -> asyncio.Task[RunResult]:
         if self._task is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from crew.messages import Usage
 from crew.models import cost_of
 
@@ -19,13 +21,4 @@ def billed(
         reasoning_tokens=reasoning,
     )
     # A service that bills nothing in tokens has told us nothing about money either.
-    cost = cost_of(provider, model, usage) if input or output else None
-    return Usage(
-        requests=1,
-        input_tokens=input,
-        output_tokens=output,
-        cache_read_tokens=read,
-        cache_write_tokens=write,
-        reasoning_tokens=reasoning,
-        cost=cost,
-    )
+    return replace(usage, cost=cost_of(provider, model, usage) if input or output else None)

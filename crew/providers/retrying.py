@@ -50,6 +50,11 @@ class Retrying:
     def profile(self) -> str:
         return self.provider.profile
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What the provider holds and nobody may see."""
+        return getattr(self.provider, "secrets", ())
+
     def check(self, settings: ModelSettings) -> None:
         """Whether the provider knows these settings."""
         if check := getattr(self.provider, "check", None):

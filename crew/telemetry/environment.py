@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from crew.telemetry.names import CAPTURE_VARIABLE
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+KEYS = ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 
 def captures_content(environment: Mapping[str, str] = os.environ) -> bool:

@@ -106,12 +106,13 @@ class Lookout:
         clock: Callable[[], float],
         telemetry: Callable[[], Telemetry],
         secrets: Iterable[Any] = (),
+        models: Iterable[Any] = (),
     ) -> None:
         self._crew, self._bound, self._clock, self._telemetry = crew, bound, clock, telemetry
         self._figures = Figures()
         self._secrets = Secrets(secrets, below=HELD)
-        models = [model for agent in crew.members.values() for model in (agent.model, agent.backup)]
-        keep_from(models, environment.keys())
+        of_agents = [model for agent in crew.members.values() for model in (agent.model, agent.backup)]
+        keep_from((*of_agents, *models), environment.keys())
         logs.hush()
 
     @property

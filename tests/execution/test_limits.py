@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from crew import Limits, call
+from crew import Agent, Crew, CrewExecutor, Limits, ScriptedProvider, call
 from crew.doors import ModelReply
 from crew.errors import DefinitionError
 from crew.exchanges import validate
 from crew.messages import ToolCall, Usage
-from crew.runs.events import LimitReached
+from crew.runs.events import Event, LimitReached, Warned
 from tests.doubles import Recording, Ticking, events_of, executor_for, look
 
 
@@ -44,11 +44,25 @@ async def test_a_limit_ends_the_run_with_the_work_so_far(limits: Limits, line: A
 
 
 async def test_an_unknown_price_is_not_taken_for_nothing() -> None:
-    """A limit in money can't be kept where nobody knows the price: the run goes on, and its cost is unknown."""
-    provider = Recording(ModelReply(text="", calls=(call("look", n=1),), usage=Usage(requests=1, cost=None)), "done")
-    result = await executor_for(provider, look, limits=Limits(cost_usd=0.01)).execute("go")
+    """A limit in money can't be kept where nobody knows the price: the run goes on, its cost is unknown, and that is
+    said once."""
+    calls = [ModelReply(text="", calls=(call("look", n=n),), usage=Usage(requests=1, cost=None)) for n in (1, 2, 3)]
+    events: list[Event] = []
+    executor = executor_for(Recording(*calls, "done"), look, limits=Limits(cost_usd=0.01), observers=[events.append])
+    result = await executor.execute("go")
     assert result.output == "done"
     assert result.usage.cost is None
+    assert ["price" in event.text for event in events if isinstance(event, Warned)] == [True]
+
+
+async def test_what_has_a_price_is_limited_though_another_model_has_none() -> None:
+    """One unpriced reply does not lift the limit for all others."""
+    free = Agent("free", model=ScriptedProvider(ModelReply(text="go on", usage=Usage(requests=1, cost=None))), then="b")
+    paid = ModelReply(calls=(call("look", n=1),), usage=Usage(requests=1, input_tokens=5, cost=0.02))
+    dear = Agent("b", model=ScriptedProvider(lambda _: paid), tools=[look])
+    result = await CrewExecutor(Crew("c", agents=[free, dear]), limits=Limits(cost_usd=0.05)).execute("go")
+    assert result.stop_reason == "limit"
+    assert result.metrics.by_agent["b"].requests == 3
 
 
 async def test_seconds_end_a_run_that_hangs() -> None:

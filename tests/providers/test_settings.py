@@ -1,6 +1,7 @@
 """Settings, structured output and images as each service takes them, read off the bytes that it received."""
 
 import json
+from itertools import pairwise
 from typing import Any, Literal
 
 import pytest
@@ -11,8 +12,8 @@ from crew.doors import ModelSettings
 from crew.errors import DefinitionError, OutputInvalid
 from crew.messages import Image, UserMessage
 from crew.providers import Anthropic, OpenAIChat, OpenAIResponses
-from tests.providers.ways import ERAS, PROTOCOLS, provider, run, said, watched, worker
-from tests.wire import Era, Model, Protocol, Reply, WireServer
+from tests.providers.ways import ERAS, PROTOCOLS, patient, provider, run, said, worker
+from tests.wire import Era, Fault, Model, Protocol, Reply, WireServer
 
 
 async def sent(protocol: Protocol, era: Era, settings: ModelSettings) -> dict[str, Any]:
@@ -99,6 +100,16 @@ def test_a_setting_that_the_model_does_not_know_is_an_error_before_the_first_run
         CrewExecutor(Agent("a", instructions="Hi.", model=model, settings=settings))
 
     assert words in str(caught.value)
+
+
+def test_a_backup_must_know_the_settings_too() -> None:
+    """The day on which the first model is down is no day to learn that."""
+    settings = ModelSettings(reasoning="high")
+
+    with pytest.raises(DefinitionError, match="reasoning='high' is not known"):
+        CrewExecutor(Agent("a", model="openai:gpt-5", backup="openai:gpt-4o", settings=settings))
+
+    CrewExecutor(Agent("a", model="openai:gpt-5", backup="anthropic:claude-opus-4-8", settings=settings))
 
 
 @pytest.mark.parametrize(
@@ -194,15 +205,27 @@ async def test_a_schema_that_can_not_be_strict_still_reaches_the_model(protocol:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_the_pieces_of_a_structured_reply_are_streamed(protocol: Protocol) -> None:
-    """A partial object can be read off them as it grows."""
-    async with WireServer([GOOD]) as server:
-        agent = Agent("clerk", instructions="Fill in.", model=provider(server, protocol, "classic"), output=Order)
-        events, _ = await watched(CrewExecutor(agent))
+async def test_a_structured_reply_can_be_read_while_it_grows(protocol: Protocol) -> None:
+    """`events.partial` is the object so far; what came of an attempt that failed is not in it any more."""
+    long = Order(id=7, parts=[Part(name="a long name " * 9, price=n) for n in range(9)])
 
-    pieces = [event.text for event in events if event.kind == "text_delta"]
-    assert len(pieces) > 1
-    assert "".join(pieces) == GOOD
+    async with WireServer(lambda *_: long.model_dump_json(), faults={0: Fault("cut")}) as server:
+        agent = Agent("clerk", instructions="Fill in.", model=patient(server, protocol, "classic"), output=Order)
+        stream = CrewExecutor(agent).execute_stream("Go.")
+        assert stream.partial is None
+        sizes = []
+
+        async with stream as events:
+            async for event in events:
+                if event.kind == "text_delta" and events.partial is not None:
+                    sizes.append(len(str(events.partial)))
+                    assert events.partial.get("id", 7) == 7
+
+    assert server.count == 2
+    assert stream.partial == json.loads(long.model_dump_json())
+    assert stream.result.output == long
+    assert len(set(sizes)) > 3, "it grew"
+    assert any(after < before for before, after in pairwise(sizes)), "and began anew once"
 
 
 @pytest.mark.parametrize("era", ERAS)

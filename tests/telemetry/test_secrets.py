@@ -15,7 +15,9 @@ from pydantic import SecretStr
 from crew import Agent, Context, CrewExecutor, RunError, ScriptedProvider, call, tool
 from crew.doors import Delta, ModelReply, ModelRequest, OnDelta
 from crew.errors import DefinitionError
+from crew.history import Summarize
 from crew.messages import ProviderData, ToolCall
+from crew.providers import Retrying
 from crew.providers.anthropic import Anthropic
 from crew.providers.openai_chat import OpenAIChat
 from crew.providers.openai_responses import OpenAIResponses
@@ -200,11 +202,12 @@ async def test_signed_thinking_with_a_secret_in_it_is_dropped_whole() -> None:
     assert result.transcript[-1].provider_data is None
 
 
-async def test_a_providers_key_is_held_without_being_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("variable", ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"])
+async def test_a_providers_key_is_held_without_being_registered(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment's keys, and what a provider says it holds."""
     monkeypatch.setattr(holding.HELD, "_values", set())
     monkeypatch.setattr(holding.HELD, "_known", -1)
-    monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-environment")
+    monkeypatch.setenv(variable, "key-of-the-environment")
     provider = ScriptedProvider(lambda request: "key-of-the-environment and key-of-the-provider")
     provider.secrets = ("key-of-the-provider",)
     result = await CrewExecutor(Agent("a", model=provider)).execute("Go")
@@ -213,11 +216,15 @@ async def test_a_providers_key_is_held_without_being_registered(monkeypatch: pyt
 
 @pytest.mark.parametrize("provider", [OpenAIChat, OpenAIResponses, Anthropic])
 def test_a_key_that_is_given_to_a_provider_is_held(provider: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As soon as an executor has an agent that uses it, as its model or as its backup."""
+    """As soon as an executor uses it: for an agent, as its backup, or for summaries; wrapped or not."""
     monkeypatch.setattr(holding.HELD, "_values", set())
     monkeypatch.setattr(holding.HELD, "_known", -1)
-    CrewExecutor(Agent("a", model=ScriptedProvider("x"), backup=provider("m", api_key="key-by-argument")))
-    assert holding.HELD("it is key-by-argument") == "it is [secret]"
+    backup = provider("m", api_key="key-by-argument")
+    CrewExecutor(Agent("a", model=Retrying(provider("m", api_key="key-inside-of-another")), backup=backup))
+    assert holding.HELD("key-by-argument, key-inside-of-another") == "[secret], [secret]"
+    policy = Summarize(summarizer=provider("m", api_key="key-of-the-summariser"))
+    CrewExecutor(Agent("a", model=ScriptedProvider("x")), history=policy)
+    assert holding.HELD("key-of-the-summariser") == "[secret]"
 
 
 def test_a_secret_that_is_too_short_is_refused_without_being_shown() -> None:

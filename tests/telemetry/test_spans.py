@@ -18,6 +18,8 @@ from crew.runs import RunState
 from crew.runs.events import FellBack, Stamp
 from crew.store import MemoryStore
 from crew.telemetry import Lookout
+from tests.providers.ways import KEY, PROTOCOLS, provider
+from tests.wire import Protocol, WireServer
 
 
 class Endless:
@@ -407,6 +409,28 @@ async def test_streams_left_half_way_never_detach_in_the_wrong_place(
     assert "detach" not in caplog.text.lower()
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_stream_from_a_server_that_is_left_half_way_ends_its_spans(
+    protocol: Protocol, seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection is left in the middle of a reply; its key is in none of the spans, though content is captured."""
+    async with WireServer(lambda *_: "words " * 200) as server:
+        telemetry = seen.telemetry(capture_content=True)
+        executor = CrewExecutor(Agent("a", model=provider(server, protocol, "classic")), telemetry=telemetry)
+
+        async with executor.execute_stream(f"Is {KEY} yours?") as events:
+            async for event in events:
+                if event.kind == "text_delta":
+                    break
+
+        await executor.aclose()
+
+    assert_whole(seen)
+    assert [span.name.split()[0] for span in seen.spans] == ["invoke_workflow", "invoke_agent", "chat"]
+    assert not [span for span in seen.spans if KEY in span.to_json()]
+    assert "detach" not in caplog.text.lower()
+
+
 async def test_summaries_are_compactions_with_a_chat_of_their_own_and_the_bill_adds_up(seen) -> None:
     """What a summary cost counts once, on a chat span below `crew.compact`."""
     script = [call("look", order_id=str(number)) for number in range(20)]
@@ -447,6 +471,60 @@ async def test_a_fallback_keeps_the_bill_whole_and_shows_both_calls(seen) -> Non
     assert small.attributes["gen_ai.usage.input_tokens"] == result.usage.input_tokens
     (told,) = seen.one("invoke_agent a").events
     assert (told.name, told.attributes["backup"]) == ("crew.fallback", "scripted:small")
+
+
+async def test_branches_retries_fallbacks_and_summaries_in_one_run_still_add_up(seen) -> None:
+    """Over all spans the bills come to the run's own, in tokens in and out, and in money; every span is ended."""
+
+    @tool
+    async def look(order_id: str) -> str:
+        """Look an order up."""
+        return f"order {order_id} is on its way, says the warehouse, and it will be there soon " * 4
+
+    def hard(request: ModelRequest) -> ModelReply | ToolCall:
+        usage = Usage(requests=1, input_tokens=100 + request.turn, output_tokens=7, cost=0.25)
+
+        if request.purpose == "reply" and request.on_retry is not None:
+            request.on_retry(Retry(attempt=1, reason="RateLimited: slow down", wait=0.5))
+
+        if request.purpose == "summary" or request.turn >= 12:
+            return ModelReply(text="They looked at orders.", usage=usage)
+
+        return ModelReply(calls=(call("look", order_id=str(request.turn)),), usage=usage)
+
+    def worker(name: str) -> Agent:
+        down = ScriptedProvider(lambda request: Overloaded("too much work"), model="big")
+        return Agent(name, model=down, backup=ScriptedProvider(hard, model="small"), tools=[look])
+
+    both = Parallel("both", branches=["a", "b"], then="a")
+    crew = Crew("c", agents=[worker("a"), worker("b")], groups=[both], entry="both")
+    executor = CrewExecutor(
+        crew,
+        history=HeadTail(max_messages=12, preserve_last_n=4, summarize_on_trim=True),
+        telemetry=seen.telemetry(),
+    )
+    result = await executor.execute("Go")
+    assert_whole(seen)
+    chats = seen.named("chat")
+
+    def total(name: str) -> float:
+        return sum(span.attributes.get(name, 0) for span in seen.spans)
+
+    assert total("gen_ai.usage.input_tokens") == result.usage.input_tokens > 0
+    assert total("gen_ai.usage.output_tokens") == result.usage.output_tokens
+    assert sum(s.attributes.get("crew.cost.usd", 0) for s in chats) == pytest.approx(result.usage.cost)
+    assert sum("gen_ai.usage.input_tokens" in span.attributes for span in chats) == result.usage.requests
+    events = [event.name for span in seen.spans for event in span.events]
+    assert events.count("crew.fallback") >= 2
+    assert events.count("crew.retry") >= 24
+    assert seen.named("crew.compact")
+    assert seen.named("crew.parallel")
+    figures = executor.metrics()
+    assert figures["gen_ai.client.token.usage"].total == result.usage.total_tokens
+    by_agent = result.metrics.by_agent.values()
+    assert sum(usage.input_tokens for usage in by_agent) == result.usage.input_tokens
+    own = [usage for branch in result.branches for usage in [branch.usage]]
+    assert 0 < sum(usage.input_tokens for usage in own) < result.usage.input_tokens
 
 
 async def test_a_call_that_is_told_late_is_traced_from_its_beginning(seen) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 from crew.execution.advance.compact import compact_first, warn_if_bare
 from crew.execution.advance.draft import Draft
 from crew.execution.advance.looking import Look, look
-from crew.runs import AskModel
+from crew.runs import AskModel, Tally
 from crew.runs.events import Warned
 
 NEARLY = 0.8
@@ -21,6 +21,7 @@ def ask(draft: Draft, again: Literal["", "empty", "output"] = "") -> None:
     for name, value, limit in _spent(draft):
         _warn(draft, f"limits.{name}", value, limit)
 
+    _warn_of_unknown_cost(draft)
     seen = look(draft)
     _warn_of_sizes(draft, seen)
     warn_if_bare(draft, seen.size)
@@ -42,9 +43,28 @@ def _spent(draft: Draft) -> list[tuple[str, float | None, float | None]]:
     return [
         ("rounds", tally.rounds, limits.rounds),
         ("tokens", tally.usage.total_tokens, limits.tokens),
-        ("cost_usd", tally.usage.cost, limits.cost_usd),
+        ("cost_usd", _least_cost(tally), limits.cost_usd),
         ("seconds", draft.state.active_seconds, limits.seconds),
     ]
+
+
+def _least_cost(tally: Tally) -> float:
+    """What was spent at the least: one model without a known price hides the sum, not what the others cost."""
+    known = tally.usage.cost
+    return sum(usage.cost or 0.0 for usage in tally.by_agent.values()) if known is None else known
+
+
+def _warn_of_unknown_cost(draft: Draft) -> None:
+    usage, name = draft.state.tally.usage, "unknown cost"
+
+    if draft.state.limits.cost_usd is None or not usage.requests or usage.cost is not None:
+        return
+
+    if name not in draft.state.warned:
+        draft.set(warned=(*draft.state.warned, name))
+        draft.say(
+            Warned, text="limits.cost_usd holds for what has a price: that of one of this run's models is unknown."
+        )
 
 
 def _warn_of_sizes(draft: Draft, seen: Look) -> None:

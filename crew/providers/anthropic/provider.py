@@ -7,12 +7,12 @@ import re
 from crew.doors import ModelReply, ModelRequest, ModelSettings, OnDelta
 from crew.errors import RequestRejected
 from crew.exchanges import profile_named
-from crew.messages import AssistantMessage
 from crew.providers import anthropic_sdk
 from crew.providers.anthropic.decode import Gathering, from_wire
 from crew.providers.anthropic.render import DEFAULT_OUTPUT, check, to_wire
 from crew.providers.anthropic.turns import DISTRUSTED
 from crew.providers.connection import Connection
+from crew.providers.originals import distrust
 
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2})(?!\d))?")
 _BAD_SIGNATURE = re.compile(r"Invalid `(signature|data)` in|thinking` blocks? in the latest|cannot be modified")
@@ -64,7 +64,7 @@ class Anthropic:
         try:
             return await self._ask(request, on_delta)
         except RequestRejected as error:
-            distrusted = _BAD_SIGNATURE.search(str(error)) and _distrust(request)
+            distrusted = _BAD_SIGNATURE.search(str(error)) and distrust(request, DISTRUSTED)
 
             if not distrusted and not (request.settings.max_output_tokens is None and self._learns(error)):
                 raise
@@ -102,20 +102,6 @@ class Anthropic:
     async def aclose(self) -> None:
         """Close the connections of the running event loop; they open again on the next request."""
         await self._connection.aclose()
-
-
-def _distrust(request: ModelRequest) -> bool:
-    """Mark all thinking in the request as not to be sent again; whether there was any."""
-    found = [
-        message
-        for message in request.messages
-        if isinstance(message, AssistantMessage) and message.provider_data and not message.rendered().get(DISTRUSTED)
-    ]
-
-    for message in found:
-        message.rendered()[DISTRUSTED] = True
-
-    return bool(found)
 
 
 def _era(model: str) -> str:

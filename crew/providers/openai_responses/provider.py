@@ -7,11 +7,11 @@ import re
 from crew.doors import ModelReply, ModelRequest, ModelSettings, OnDelta
 from crew.errors import RequestRejected
 from crew.exchanges import profile_named
-from crew.messages import AssistantMessage
 from crew.providers import openai_sdk, options
 from crew.providers.connection import Connection
 from crew.providers.openai_responses.decode import Gathering, from_wire
 from crew.providers.openai_responses.render import DISTRUSTED, to_wire
+from crew.providers.originals import distrust
 
 _CLASSIC = re.compile(r"(ft:)?(gpt-3\.5|gpt-4|chatgpt-4)")
 _BAD_REASONING = re.compile(r"encrypted content|Item with id 'rs_|of type 'reasoning'|required 'reasoning' item")
@@ -57,7 +57,7 @@ class OpenAIResponses:
         try:
             return await self._ask(request, on_delta)
         except RequestRejected as error:
-            if not (_BAD_REASONING.search(str(error)) and _distrust(request)):
+            if not (_BAD_REASONING.search(str(error)) and distrust(request, DISTRUSTED)):
                 raise
 
         # Reasoning that the service does not know again is dropped whole, and the same question asked without it.
@@ -81,17 +81,3 @@ class OpenAIResponses:
     async def aclose(self) -> None:
         """Close the connections of the running event loop; they open again on the next request."""
         await self._connection.aclose()
-
-
-def _distrust(request: ModelRequest) -> bool:
-    """Mark all reasoning in the request as not to be sent again; whether there was any."""
-    found = [
-        message
-        for message in request.messages
-        if isinstance(message, AssistantMessage) and message.provider_data and not message.rendered().get(DISTRUSTED)
-    ]
-
-    for message in found:
-        message.rendered()[DISTRUSTED] = True
-
-    return bool(found)
