@@ -21,8 +21,8 @@ from tests.crews.recording import Watch, virtually
 @given(sketch=sketches)
 def test_every_crew_keeps_every_law_in_parent_and_branches(sketch: Sketch) -> None:
     """User, tools, parallel tools, handoffs, routes, branches, called agents, pauses, answers, failures, cancels,
-    crashes, under any policy: every request is valid everywhere and within the bound, every state survives its JSON, nothing that was
-    committed is done twice, what was spent adds up, and in the end nothing is left under way.
+    crashes, under any policy: every request is valid everywhere and within the bound, every state survives its JSON,
+    nothing that was committed is done twice, what was spent adds up, and in the end nothing is left under way.
     """
     watch, ledger = Watch(sketch.limit), Ledger()
     store = Interrupting(sketch.limit, sketch.interruptions)
