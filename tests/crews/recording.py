@@ -131,7 +131,8 @@ def broken_laws(state: RunState, before: RunState | None, limit: int | None) -> 
     if state.history.goal not in [entry.message.id for entry in entries] and not isinstance(state.next, Finished):
         found.append(f"{where} has lost its goal")
 
-    if any(state.transcript[entry.position].id != entry.message.id for entry in entries):
+    # A summary stands at the place of the last message that it covers.
+    if any(state.transcript[e.position].id not in (e.message.id, *getattr(e.message, "covers", ())) for e in entries):
         found.append(f"{where}: a message does not stand where the transcript says")
 
     ids = [message.id for message in state.transcript]
