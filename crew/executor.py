@@ -13,7 +13,7 @@ from typing import Any, Self
 from pydantic import SecretStr
 
 from crew.agents import Agent, Crew
-from crew.config import crew_from, history_from, load, parameters_from
+from crew.config import crew_from, load, options_from
 from crew.doors import Provider, TokenCounter
 from crew.errors import InvalidInput, Violation, nearest
 from crew.exchanges import repair
@@ -104,19 +104,7 @@ class CrewExecutor:
         """
         settings = load(path)
         chosen = crew_from(settings, crew, str(path)) if isinstance(crew, str) else crew
-        limits = Limits(**settings.limits.model_dump())
-
-        if settings.execution.max_iterations is not None:
-            limits = replace(limits, rounds=settings.execution.max_iterations)
-
-        described: dict[str, Any] = {
-            "max_messages_per_request": settings.max_messages_per_request,
-            "prune_to": settings.prune_to,
-            "history": history_from(settings, str(path)),
-            "limits": limits,
-            "parameters": parameters_from(settings, str(path)),
-            "validator": InputValidator(**settings.validator.model_dump()),
-        }
+        described = options_from(settings, str(path))
 
         if settings.telemetry is not None and "telemetry" not in changes:
             described["telemetry"] = telemetry_from(settings.telemetry.model_dump(exclude_unset=True))

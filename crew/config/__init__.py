@@ -1,7 +1,8 @@
 """Configuration: the only room that reads YAML and the environment."""
 
-from crew.config.crews import crew_from, history_from, parameters_from
+from crew.config.crews import crew_from
+from crew.config.options import options_from
 from crew.config.settings import Settings
 from crew.config.source import load
 
-__all__ = ["Settings", "crew_from", "history_from", "load", "parameters_from"]
+__all__ = ["Settings", "crew_from", "load", "options_from"]
