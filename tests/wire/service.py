@@ -198,10 +198,9 @@ class Service:
         elif x.model.era == "classic":
             reply = replace(reply, thinking=None)
         limit = next((x.body[name] for name in LIMIT[x.protocol] if x.body.get(name) is not None), None)
-        if limit is not None:
-            limit = max(0, limit - reply.tokens()[1])  # what is thought is written too
-        if limit is not None and reply.text and count(reply.text) > limit:
-            share = len(reply.text) * limit // count(reply.text)
+        room = None if limit is None else max(0, limit - reply.tokens()[1])  # what is thought is written too
+        if room is not None and reply.text and count(reply.text) > room:
+            share = len(reply.text) * room // count(reply.text)
             reply = replace(reply, text=reply.text[:share], finish="length")
         return Reply(nothing=True, finish="length") if limit == 0 else reply
 
