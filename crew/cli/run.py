@@ -166,12 +166,23 @@ def _tell_resume(given: argparse.Namespace, *answers: str) -> None:
     print(f"crew: go on with: {command}", file=sys.stderr)
 
 
+def _piece(event: TextDelta) -> str:
+    """What the terminal shows of a piece; an attempt that failed can't be unprinted, so that it is struck out aloud."""
+    match event.channel:
+        case "text":
+            return event.text
+        case "restart":
+            return "\n[that attempt failed; the reply begins again]\n"
+        case _:
+            return ""
+
+
 async def _watch(stream: EventStream, given: argparse.Namespace) -> RunResult:
     async with stream:
         async for event in stream:
             if isinstance(event, TextDelta):
-                if given.stream and event.channel == "text":
-                    print(event.text, end="", file=sys.stderr, flush=True)
+                if given.stream:
+                    print(_piece(event), end="", file=sys.stderr, flush=True)
             elif not given.quiet and (line := line_of(event)):
                 print(line, file=sys.stderr)
 

@@ -231,3 +231,23 @@ def test_a_configured_crew_finds_tools_beside_its_file_and_has_its_settings(
     file.write_text(f"max_messages_per_request: 9\ncrews: {{desk: {{agents: {{host: {agent}}}}}}}\n")
     assert main(["run", f"{file}:desk", "hi", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["limit"] == 9
+
+
+def test_a_streamed_reply_that_begins_again_says_so(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was shown of an attempt that failed is not taken for part of the answer."""
+    (crews.parent / "stumbling.py").write_text(
+        "from crew import Agent, ScriptedProvider\n"
+        "from crew.doors import Delta\n"
+        "class Stumbles(ScriptedProvider):\n"
+        "    async def complete(self, request, on_delta=None):\n"
+        "        if on_delta:\n"
+        "            on_delta(Delta(text='hel'))\n"
+        "            on_delta(Delta(text='', kind='restart'))\n"
+        "        return await super().complete(request, on_delta)\n"
+        "agent = Agent('a', model=Stumbles('hello'))\n",
+        encoding="utf-8",
+    )
+    assert main(["run", str(crews.parent / "stumbling.py"), "hi", "--stream", "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "hello\n"
+    assert err == "hel\n[that attempt failed; the reply begins again]\nhello"
