@@ -54,6 +54,11 @@ class SQLiteStore:
         """Close the file."""
         self._file.close()
 
+    def __del__(self) -> None:
+        # A store that nobody closed closes with its last reference, as a file does; without `_file`, opening failed.
+        if file := getattr(self, "_file", None):
+            file.close()
+
     def _commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
         try:
             with self._lock, self._file:
