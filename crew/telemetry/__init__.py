@@ -4,7 +4,7 @@ from crew.telemetry.figures import Figure
 from crew.telemetry.secrets import register_secret
 from crew.telemetry.setup import configure, current, reset, telemetry_from
 from crew.telemetry.telemetry import Lookout, Telemetry
-from crew.telemetry.tree import Tree, render_tree
+from crew.telemetry.tree import Tree
 
 __all__ = [
     "Figure",
@@ -14,7 +14,6 @@ __all__ = [
     "configure",
     "current",
     "register_secret",
-    "render_tree",
     "reset",
     "telemetry_from",
 ]

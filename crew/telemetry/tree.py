@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from crew.messages import Usage
@@ -168,16 +168,6 @@ class Tree:
     def __str__(self) -> str:
         lines = [_line(self.root, "", self.root.ended), *_lines(self.root, "", self.root.ended)]
         return "\n".join([*lines, f"trace {self.trace_id}"] if self.trace_id else lines)
-
-
-def render_tree(events: Iterable[Event], crew: str = "") -> str:
-    """The span tree of a run with time, tokens, money and prunings, and the trace's id where there is one."""
-    tree = Tree(crew)
-
-    for event in events:
-        tree(event)
-
-    return str(tree)
 
 
 def _lines(twig: Twig, indent: str, end: float) -> Iterator[str]:

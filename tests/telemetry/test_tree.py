@@ -9,7 +9,7 @@ from crew import Agent, Crew, CrewExecutor, ScriptedProvider, call
 from crew.doors import ModelReply
 from crew.errors import RunError
 from crew.messages import Usage
-from crew.telemetry import Tree, render_tree
+from crew.telemetry import Tree
 
 
 async def test_the_tree_of_a_run_reads_like_its_trace(seen, support: Callable[..., Crew]) -> None:
@@ -19,7 +19,12 @@ async def test_the_tree_of_a_run_reads_like_its_trace(seen, support: Callable[..
         support(), max_messages_per_request=10, telemetry=seen.telemetry(), observers=[events.append]
     )
     result = await executor.execute("Go")
-    *lines, trace = render_tree(events, "support").splitlines()
+    tree = Tree("support")
+
+    for event in events:
+        tree(event)
+
+    *lines, trace = str(tree).splitlines()
     assert trace == f"trace {result.trace_id}"
 
     def depth(span) -> int:
