@@ -1,4 +1,4 @@
-"""What watching costs: CPU for each model call with telemetry absent, off, and on with a batch exporter."""
+"""What watching costs: CPU for each model call and tool call, telemetry absent, off, and on with a batch exporter."""
 
 import asyncio
 import gc
@@ -17,6 +17,7 @@ from crew.telemetry import Telemetry
 
 CALLS = 100
 ROUNDS = 25
+TOOLS = (1, 4)
 
 try:
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -63,9 +64,9 @@ async def look(order_id: str) -> str:
     return f"order {order_id} is on its way"
 
 
-def executor(telemetry: Telemetry | None) -> CrewExecutor:
-    """An agent that calls a tool again and again, and is pruned on the way."""
-    script = [call("look", order_id=str(number)) for number in range(CALLS - 1)]
+def executor(telemetry: Telemetry | None, tools: int = 1) -> CrewExecutor:
+    """An agent that calls a tool again and again, so many times in a reply, and is pruned on the way."""
+    script = [[call("look", order_id=f"{number}-{n}") for n in range(tools)] for number in range(CALLS - 1)]
     agent = Agent("billing", instructions="Answer.", model=ScriptedProvider(*script, "Done."), tools=[look])
     made = CrewExecutor(agent, telemetry=telemetry or Telemetry(capture_content=False))
 
@@ -109,30 +110,30 @@ def bare_span() -> float:
 async def main() -> None:
     """Interleaved, so that a busy moment of the machine hits all alike."""
     on, sent = traced(Taking()), traced(Encoding())
-    off = Telemetry(capture_content=False)
-    kinds = {
-        "absent": (executor(None), None),
-        "off": (executor(off), None),
-        "on": (executor(on), on),
-        "on, encoded as OTLP": (executor(sent), sent),
-    }
-    found: dict[str, list[float]] = {name: [] for name in kinds}
+    kinds = {"absent": None, "off": Telemetry(capture_content=False), "on": on, "on, encoded as OTLP": sent}
+    made = {(name, tools): executor(watcher, tools) for name, watcher in kinds.items() for tools in TOOLS}
+    found: dict[tuple[str, int], list[float]] = {key: [] for key in made}
 
     for round_ in range(ROUNDS + 2):
-        for name, (made, telemetry) in kinds.items():
-            figure = await spent(made, telemetry)
+        for (name, tools), one in made.items():
+            figure = await spent(one, kinds[name] if name.startswith("on") else None)
 
             if round_ >= 2:
-                found[name].append(figure)
+                found[name, tools].append(figure)
 
-    for name, figures in found.items():
-        print(f"{name:20} {min(figures):8.1f} µs CPU a model call (median {statistics.median(figures):.1f})")
+    print(f"CPU for each of {CALLS} model calls of a run, with 1 and with {TOOLS[1]} tool calls each; what it adds:\n")
+    print(f"{'telemetry':20} {'1 tool':>9} {f'{TOOLS[1]} tools':>9} {'a model call':>14} {'a tool call':>13}")
+    least = {key: min(figures) for key, figures in found.items()}
 
-    print(f"a bare span of the SDK costs {bare_span():.1f} µs here; a quiet machine of today needs about 30")
-    base = min(found["absent"])
-    spread = statistics.median(found["absent"]) - base
-    print(f"off costs {min(found['off']) - base:+.1f} µs; `absent` itself varies by {spread:.1f} µs")
-    print(f"on costs {min(found['on']) - base:+.1f} µs (at most 200): chat span, tool span, metrics, prunings")
+    for name in kinds:
+        one, more = (least[name, tools] for tools in TOOLS)
+        added, added_more = (least[name, tools] - least["absent", tools] for tools in TOOLS)
+        for_tool = (added_more - added) / (TOOLS[1] - TOOLS[0])
+        print(f"{name:20} {one:6.0f} µs {more:6.0f} µs {added - for_tool:+11.0f} µs {for_tool:+10.0f} µs")
+
+    spread = statistics.median(found["absent", 1]) - least["absent", 1]
+    print(f"\n`absent` itself varies by {spread:.0f} µs; a bare span of the SDK costs {bare_span():.0f} µs here.")
+    print("A model call is its chat span, three measurements, and its part of the run's spans, prunings and export.")
 
 
 if __name__ == "__main__":

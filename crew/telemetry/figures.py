@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -29,39 +30,50 @@ class Figure:
         return self.total / self.count if self.count else 0.0
 
 
+class Series:
+    """One metric under one set of labels."""
+
+    __slots__ = ("count", "least", "most", "total")
+
+    def __init__(self) -> None:
+        self.count, self.total, self.least, self.most = 0, 0.0, math.inf, -math.inf
+
+    def add(self, value: float) -> None:
+        """One measurement."""
+        self.count += 1
+        self.total += value
+
+        if value < self.least:
+            self.least = value
+
+        if value > self.most:
+            self.most = value
+
+
 class Figures:
     """Adds up what it is told; at most 2,000 sets of labels, what is beyond them counts without labels."""
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[str, Labels], list[float]] = {}
+        self._series: dict[tuple[str, Labels], Series] = {}
 
-    def record(self, name: str, value: float, labels: Labels) -> None:
-        """One measurement."""
+    def of(self, name: str, labels: Labels) -> Series:
+        """Where the measurements of this kind are added up."""
         key = (name, labels)
-        sums = self._sums.get(key)
 
-        if sums is None:
-            if len(self._sums) >= MOST_SERIES:
-                key = (name, ())
+        if key not in self._series and len(self._series) >= MOST_SERIES:
+            key = (name, ())
 
-            sums = self._sums.setdefault(key, [0, 0.0, value, value])
-
-        sums[0] += 1
-        sums[1] += value
-
-        if value < sums[2]:
-            sums[2] = value
-        elif value > sums[3]:
-            sums[3] = value
+        return self._series.setdefault(key, Series())
 
     def read(self) -> dict[str, Figure]:
         """Everything so far, by metric."""
         found: dict[str, dict[Labels, Figure]] = {}
 
-        for (name, labels), (count, total, least, most) in list(self._sums.items()):
-            unit = METRICS[name].unit
-            figure = Figure(unit=unit, count=int(count), total=total, least=least, most=most)
-            found.setdefault(name, {})[labels] = figure
+        for (name, labels), of in list(self._series.items()):
+            if of.count:
+                unit = METRICS[name].unit
+                figure = Figure(unit=unit, count=of.count, total=of.total, least=of.least, most=of.most)
+                found.setdefault(name, {})[labels] = figure
 
         return {name: _summed(parts) for name, parts in found.items()}
 

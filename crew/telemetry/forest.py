@@ -65,9 +65,10 @@ class Forest:
 
     def tool(self, node: Node, agent: str, at: float, call: ToolCall, kind: str) -> Open:
         """A call begins."""
+        name = safe(call.name)
         told: dict[str, Any] = {
             names.OPERATION: names.EXECUTE_TOOL,
-            names.TOOL_NAME: safe(call.name),
+            names.TOOL_NAME: name,
             names.TOOL_TYPE: kind,
             names.TOOL_CALL_ID: safe(call.id),
             names.AGENT_NAME: agent,
@@ -77,7 +78,7 @@ class Forest:
             told[names.TOOL_ARGUMENTS] = safe(call.arguments)
 
         parent = self.agent(node, agent, at).span
-        span = self.pen.start(f"{names.EXECUTE_TOOL} {safe(call.name)}", at, told, parent=parent)
+        span = self.pen.start(f"{names.EXECUTE_TOOL} {name}", at, told, parent=parent)
         node.tools[call.id] = Open(span=span, began=at, name=call.name)
         return node.tools[call.id]
 

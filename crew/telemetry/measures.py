@@ -24,20 +24,19 @@ from crew.runs.events import (
 )
 from crew.telemetry import names
 from crew.telemetry.figures import Labels
+from crew.telemetry.recorder import Calls, Recorder
 
 LIMITS = ("rounds", "tokens", "cost_usd", "seconds")
-
-Record = Callable[[str, float, Labels], None]
 
 
 class Measures:
     """Tells `record` of every measurement."""
 
-    def __init__(self, record: Record, crew: str, state: RunState, bound: int | None) -> None:
+    def __init__(self, record: Recorder, crew: str, state: RunState, bound: int | None) -> None:
         self._record = record
         self._state, self._bound, self._began = state, bound, 0.0
         self._crew: Labels = ((names.WORKFLOW_NAME, crew),)
-        self._asked: dict[str, tuple[float, Labels]] = {}
+        self._asked: dict[str, tuple[float, Calls]] = {}
         self._first: set[str] = set()
         self._agents: dict[str, tuple[str, float]] = {}
         self._limits = [(name, limit) for name in LIMITS if (limit := getattr(state.limits, name))]
@@ -81,7 +80,7 @@ class Measures:
             (names.REQUEST_MODEL, event.model),
             (names.AGENT_NAME, event.agent),
         )
-        self._asked[event.run_id] = (event.at, labels)
+        self._asked[event.run_id] = (event.at, self._record.calls(labels))
         self._first.discard(event.run_id)
 
         if event.messages > self._fullest:
@@ -90,23 +89,24 @@ class Measures:
     def _delta(self, event: TextDelta) -> None:
         if event.run_id not in self._first and event.run_id in self._asked:
             self._first.add(event.run_id)
-            began, labels = self._asked[event.run_id]
-            self._record(names.FIRST_CHUNK, max(0.0, event.at - began), labels)
+            began, calls = self._asked[event.run_id]
+            self._record(names.FIRST_CHUNK, max(0.0, event.at - began), calls.labels)
 
     def _replied(self, event: Replied) -> None:
-        began, labels = self._asked.pop(event.run_id, (event.at, ()))
-        self._record(names.CLIENT_DURATION, max(0.0, event.at - began), labels)
-        self.bill(event.usage, labels)
+        began, calls = (
+            self._asked.pop(event.run_id) if event.run_id in self._asked else (event.at, self._record.calls(()))
+        )
+        calls.seconds(max(0.0, event.at - began))
+        self._bill(event.usage, calls)
         self._rounds += 1
 
-    def bill(self, usage: Usage, labels: Labels) -> None:
+    def _bill(self, usage: Usage, calls: Calls) -> None:
         """What one model call cost."""
-        record = self._record
-        record(names.TOKEN_USAGE, usage.input_tokens, (*labels, (names.TOKEN_TYPE, "input")))
-        record(names.TOKEN_USAGE, usage.output_tokens, (*labels, (names.TOKEN_TYPE, "output")))
+        calls.read(usage.input_tokens)
+        calls.written(usage.output_tokens)
 
         if usage.cost:
-            record(names.COST_USD, usage.cost, labels)
+            calls.cost(usage.cost)
             self._cost += usage.cost
 
         self._tokens += usage.input_tokens + usage.output_tokens
@@ -114,15 +114,15 @@ class Measures:
         self._cached += usage.cache_read_tokens
 
     def _summarised(self, event: Summarised) -> None:
-        self.bill(event.usage, ((names.OPERATION, names.CHAT), (names.REQUEST_MODEL, event.model)))
+        labels = ((names.OPERATION, names.CHAT), (names.REQUEST_MODEL, event.model))
+        self._bill(event.usage, self._record.calls(labels))
 
     def chat_failed(self, run_id: str, error: BaseException, at: float) -> None:
         """A question came to an error."""
         if run_id in self._asked:
-            began, labels = self._asked.pop(run_id)
-            self._record(
-                names.CLIENT_DURATION, max(0.0, at - began), (*labels, (names.ERROR_TYPE, type(error).__name__))
-            )
+            began, calls = self._asked.pop(run_id)
+            labels = (*calls.labels, (names.ERROR_TYPE, type(error).__name__))
+            self._record(names.CLIENT_DURATION, max(0.0, at - began), labels)
 
     def _retried(self, event: Retried) -> None:
         self._record(names.RETRIES, 1, ((names.PROVIDER, event.provider), (names.REQUEST_MODEL, event.model)))
@@ -209,6 +209,8 @@ class Measures:
 
         for name, limit in self._limits:
             self._record(names.UTILISATION, self._used(name, at) / limit, (*self._crew, (names.LIMIT_NAME, name)))
+
+        self._record.settle()
 
 
 def spent(state: RunState) -> tuple[Usage, int]:

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote, quote_plus
 
 from crew.errors import DefinitionError
@@ -20,33 +20,30 @@ SHORTEST_KEY = 8
 class Secrets:
     """A set of values, and a way to take them out of texts. A `SecretStr` may stand wherever a text may."""
 
+    _added: ClassVar[int] = 0
+    """How often a set that others may stand on was added to: while it stands, no pattern has to be made anew."""
+
     def __init__(self, values: Iterable[Any] = (), *, below: Secrets | None = None) -> None:
         self._below = below
-        self._values: set[str] = set()
+        self._values = {_usable(value) for value in values}
         self._pattern: re.Pattern[str] | None = None
         self._spellings: tuple[str, ...] = ()
-        self._known = 0
-
-        for value in values:
-            self.add(value)
+        self._known = -1
 
     def add(self, value: Any) -> None:
         """One more; a text of at least 6 characters, because shorter ones are part of ordinary words."""
-        text = _plain(value)
+        text = _usable(value)
 
-        if text is None or len(text.strip()) < SHORTEST:
-            raise DefinitionError(
-                "Secret", f"it must be a text or SecretStr of at least {SHORTEST} characters; it is not shown here"
-            )
-
-        self._values.add(text)
+        if text not in self._values:
+            self._values.add(text)
+            Secrets._added += 1
 
     def __bool__(self) -> bool:
         return bool(self._values) or bool(self._below)
 
     def __call__(self, text: str) -> str:
         """The text without them."""
-        pattern = self._compiled()
+        pattern = self._pattern if self._known == Secrets._added else self._compiled()
         return text if pattern is None else pattern.sub(REPLACEMENT, text)
 
     def waiting(self, text: str) -> int:
@@ -67,18 +64,12 @@ class Secrets:
         found = [text for held in _parts(holder) if (text := _hidden(held)) is not None and len(text) >= SHORTEST]
         return Secrets(found, below=self) if found else self
 
-    def _size(self) -> int:
-        """Values are only ever added, so their number says whether there are new ones."""
-        return len(self._values) + (self._below._size() if self._below is not None else 0)
-
     def _all(self) -> set[str]:
         return self._values | (self._below._all() if self._below is not None else set())
 
     def _compiled(self) -> re.Pattern[str] | None:
-        size = self._size()
-
-        if size != self._known:
-            self._known = size
+        if self._known != Secrets._added:
+            self._known = Secrets._added
             spellings = {spelling for value in self._all() for spelling in _spellings(value)}
             # The longest first: a secret that begins another one must not leave the other one's rest.
             self._spellings = tuple(sorted(spellings, key=len, reverse=True))
@@ -108,6 +99,17 @@ def keep_from(models: Iterable[Any], keys: Iterable[str]) -> None:
 
         if text is not None and len(text) >= SHORTEST_KEY:
             HELD.add(text)
+
+
+def _usable(value: Any) -> str:
+    text = _plain(value)
+
+    if text is None or len(text.strip()) < SHORTEST:
+        raise DefinitionError(
+            "Secret", f"it must be a text or SecretStr of at least {SHORTEST} characters; it is not shown here"
+        )
+
+    return text
 
 
 def _plain(value: Any) -> str | None:

@@ -47,45 +47,28 @@ class Spans:
         self.root, self.capture = root, capture
         self._pen, self._state = pen, state
         self._forest = Forest(pen, root, crew, state, began, capture=capture)
-        self._stop = ""
+        self._stop, self._about = "", state.run_id
         self._failure: RunFailed | None = None
         self._prunings = self._pruned = 0
-        self._on: dict[type[Any], Callable[[Any, Node], None]] = {
-            AgentStarted: self._agent_started,
-            Asked: self._asked,
-            Replied: self._replied,
-            ToolsStarted: self._tools_started,
-            ToolReturned: self._tool_returned,
-            HandedOff: self._handed_off,
-            Routed: self._routed,
-            BranchStarted: self._branch_started,
-            BranchFinished: self._branch_finished,
-            HistoryPruned: self._pruning,
-            Summarised: lambda event, node: summarised(pen, event, node),
-            Compacted: lambda event, node: compacted(pen, event, node),
-            CompactionFailed: lambda event, node: compaction_failed(pen, event, node),
-            Paused: self._paused,
-            RunFailed: self._failed,
-            RunFinished: self._finished,
-        }
 
     @property
     def latest_id(self) -> str:
         """The id of the span that the newest event was about."""
-        return f"{(self._pen.latest or self.root).get_span_context().span_id:016x}"
+        node = self._forest.nodes.get(self._about)
+        span = self._pen.latest or (self.root if node is None else node.innermost)
+        return f"{span.get_span_context().span_id:016x}"
 
     def __call__(self, event: Event) -> None:
-        kind = type(event)
-        act, note = self._on.get(kind), NOTES.get(kind)
-        known = self._forest.nodes.get(event.run_id)
-        self._pen.latest = self.root if known is None else known.innermost
+        act, note = ACTS.get(type(event)), NOTES.get(type(event))
+        self._pen.latest, self._about = None, event.run_id
 
         if act is None and note is None:
             return
 
-        node = self._forest.node(event.run_id)
+        forest = self._forest
+        node = forest.nodes.get(event.run_id) or forest.node(event.run_id)
         node.before = node.last
-        node.last = self._forest.last = max(self._forest.last, event.at)
+        node.last = forest.last = max(forest.last, event.at)
 
         if note is not None:
             name, facts = note
@@ -93,7 +76,7 @@ class Spans:
             self._pen.event(on, name, event.at, facts(event))
 
         if act is not None:
-            act(event, node)
+            act(self, event, node)
 
     def resumed(self, state: RunState, at: float) -> None:
         """The run comes back in this state."""
@@ -106,7 +89,8 @@ class Spans:
         self._forest.agent(node, event.agent, event.at)
 
     def _asked(self, event: Asked, node: Node) -> None:
-        name, told = f"{names.CHAT} {safe(event.model)}", of_asked(event, self._state.conversation_id)
+        told = of_asked(event, self._state.conversation_id)
+        name = f"{names.CHAT} {told[names.REQUEST_MODEL]}"
 
         if node.chat is not None and node.chat.facts.pop("early", None):
             node.chat.span.update_name(name)
@@ -263,3 +247,23 @@ class Spans:
                 self._pen.fail(self.root, type(error).__name__, safe(describe(error)))
 
             self._pen.end(self.root, at)
+
+
+ACTS: dict[type[Any], Callable[[Spans, Any, Node], None]] = {
+    AgentStarted: Spans._agent_started,
+    Asked: Spans._asked,
+    Replied: Spans._replied,
+    ToolsStarted: Spans._tools_started,
+    ToolReturned: Spans._tool_returned,
+    HandedOff: Spans._handed_off,
+    Routed: Spans._routed,
+    BranchStarted: Spans._branch_started,
+    BranchFinished: Spans._branch_finished,
+    HistoryPruned: Spans._pruning,
+    Summarised: lambda spans, event, node: summarised(spans._pen, event, node),
+    Compacted: lambda spans, event, node: compacted(spans._pen, event, node),
+    CompactionFailed: lambda spans, event, node: compaction_failed(spans._pen, event, node),
+    Paused: Spans._paused,
+    RunFailed: Spans._failed,
+    RunFinished: Spans._finished,
+}

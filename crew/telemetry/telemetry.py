@@ -13,10 +13,11 @@ from crew.errors import describe
 from crew.execution.thread import on_daemon_thread
 from crew.runs import RunState
 from crew.telemetry import environment, logs, names
-from crew.telemetry.figures import Figure, Figures, Labels
+from crew.telemetry.figures import Figure, Figures
 from crew.telemetry.instruments import Instruments
 from crew.telemetry.measures import Measures
 from crew.telemetry.nodes import Pen, nanoseconds
+from crew.telemetry.recorder import Recorder
 from crew.telemetry.secrets import CURRENT, HELD, Secrets, keep_from
 from crew.telemetry.spans import Spans
 from crew.telemetry.watch import Watch
@@ -110,6 +111,7 @@ class Lookout:
     ) -> None:
         self._crew, self._bound, self._clock, self._telemetry = crew, bound, clock, telemetry
         self._figures = Figures()
+        self._recorder = Recorder(self._figures, None)
         self._secrets = Secrets(secrets, below=HELD)
         of_agents = [model for agent in crew.members.values() for model in (agent.model, agent.backup)]
         keep_from((*of_agents, *models), environment.keys())
@@ -137,24 +139,24 @@ class Lookout:
         spans, trace = self._spans(telemetry, state, resumes=resumes)
         ids = {"run_id": state.run_id} | ({"trace_id": trace[3:35]} if trace else {})
         lines = logs.lines(**ids) if logs.is_heard() else None
-        measures = Measures(self._recorder(telemetry), self._crew.name, state, self._bound)
+        measures = Measures(self._recording(telemetry), self._crew.name, state, self._bound)
         return Watch(state.run_id, trace, spans, lines, measures)
 
     def metrics(self) -> dict[str, Figure]:
         """What was measured so far, by the metric's name."""
         return self._figures.read()
 
-    def _recorder(self, telemetry: Telemetry) -> Callable[[str, float, Labels], None]:
-        instruments, figures = telemetry.instruments(), self._figures
+    def _recording(self, telemetry: Telemetry) -> Recorder:
+        try:
+            instruments = telemetry.instruments()
+        except Exception as error:  # the observer boundary: a meter provider may be anybody's code
+            log.warning("runs are measured only in this process: %s", describe(error))
+            return self._recorder
 
-        if instruments is None:
-            return figures.record
+        if self._recorder.instruments is not instruments:
+            self._recorder = Recorder(self._figures, instruments)
 
-        def record(name: str, value: float, labels: Labels) -> None:
-            figures.record(name, value, labels)
-            instruments.record(name, value, labels)
-
-        return record
+        return self._recorder
 
     def _spans(self, telemetry: Telemetry, state: RunState, *, resumes: bool) -> tuple[Spans | None, str]:
         try:

@@ -69,27 +69,22 @@ class Watch:
 
     def around(self, run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
         """The call runs inside its span, so that what it starts is below it."""
+        spans, open = self._spans, None
         call_id = what.id if isinstance(what, ToolCall) else None
-        open = None
 
-        if self._spans is not None and isinstance(what, ToolCall):
-            open = self._spans.calling(run_id, what.id)
-        elif self._spans is not None and isinstance(what, ModelRequest):
-            open = self._spans.asking(run_id, what.agent, self._now())
-            self._capture(open, what)
+        if spans is not None and isinstance(what, ToolCall):
+            open = spans.calling(run_id, what.id)
+        elif spans is not None and isinstance(what, ModelRequest):
+            open = spans.asking(run_id, what.agent, self._now())
 
-        return _Around(self, run_id, call_id, open, self._bound_for(run_id, what, open))
+            if spans.capture:
+                _capture(open, what)
 
-    def _capture(self, open: Open, request: ModelRequest) -> None:
-        if self._spans is not None and self._spans.capture:
-            shown, omitted = messages_json(request.messages)
-            told = {names.INPUT_MESSAGES: shown, names.INSTRUCTIONS: instructions_json(request.instructions)}
-            open.span.set_attributes(told | ({names.OMITTED: omitted} if omitted else {}))
+        return _Around(
+            self, run_id, call_id, open, self._bound_for(run_id, what, open) if self._lines is not None else {}
+        )
 
     def _bound_for(self, run_id: str, what: ModelRequest | ToolCall, open: Open | None) -> dict[str, Any]:
-        if self._lines is None:
-            return {}
-
         told = {"run_id": self._run_id, **self._ids(run_id, what.agent if isinstance(what, ModelRequest) else "")}
 
         if isinstance(what, ToolCall):
@@ -127,6 +122,12 @@ class Watch:
 
         if self._spans is not None:
             self._spans.close(error, at)
+
+
+def _capture(open: Open, request: ModelRequest) -> None:
+    shown, omitted = messages_json(request.messages)
+    told = {names.INPUT_MESSAGES: shown, names.INSTRUCTIONS: instructions_json(request.instructions)}
+    open.span.set_attributes(told | ({names.OMITTED: omitted} if omitted else {}))
 
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}

@@ -68,6 +68,44 @@ async def test_a_processor_that_raises_changes_nothing(
         assert processor.open == 0
 
 
+class _Refusing:
+    """A meter provider of somebody else: whose meters can't be had, or whose instruments raise."""
+
+    def __init__(self, *, from_the_start: bool) -> None:
+        self._from_the_start = from_the_start
+
+    def get_meter(self, name: str) -> "_Refusing":
+        if self._from_the_start:
+            raise RuntimeError("no meter today")
+
+        return self
+
+    def create_counter(self, name: str, **facts: object) -> "_Refusing":
+        return self
+
+    create_histogram = create_up_down_counter = create_observable_gauge = create_counter
+
+    def add(self, value: float, attributes: object, context: object) -> None:
+        raise RuntimeError("no measurement today")
+
+    record = add
+
+
+@pytest.mark.parametrize("from_the_start", [True, False])
+async def test_a_meter_that_raises_costs_one_warning(from_the_start: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The run is the same, its figures in the process too."""
+    telemetry = Telemetry(meter_provider=_Refusing(from_the_start=from_the_start))
+    agent = Agent("a", instructions="Answer.", model=ScriptedProvider("Done."))
+    executor = CrewExecutor(agent, telemetry=telemetry)
+
+    with caplog.at_level(logging.WARNING, logger="crew"):
+        result = await executor.execute("Go")
+
+    assert result.output == "Done."
+    assert executor.metrics()["gen_ai.client.token.usage"].count == 2
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+
+
 async def test_an_exporter_that_is_down_costs_one_warning_and_a_bounded_time(
     support: Callable[..., Crew], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,8 +6,8 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from crew import Agent, Crew, CrewExecutor, Limits, ScriptedProvider, call
-from crew.doors import ModelReply
+from crew import Agent, Crew, CrewExecutor, Limits, ScriptedProvider, call, tool
+from crew.doors import ModelReply, ModelRequest
 from crew.messages import Usage
 from crew.telemetry import Telemetry
 from crew.telemetry.names import METRICS
@@ -52,6 +52,61 @@ async def test_exported_metrics_are_the_same_numbers(support: Callable[..., Crew
     for name, figure in figures.items():
         sums = sum(getattr(point, "sum", None) or getattr(point, "value", 0) for point in points[name])
         assert abs(sums - figure.total) < 1e-9, name
+
+
+async def test_whoever_reads_in_the_middle_of_a_run_sees_what_was_measured_so_far() -> None:
+    """Measurements wait to be told together, but never beyond a reading."""
+    reader, seen = InMemoryMetricReader(), []
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+
+    @tool(effect="read")
+    async def look() -> str:
+        """Look at the metrics."""
+        seen.append(exported(reader))
+        return "seen"
+
+    agent = Agent("watcher", instructions="Look.", model=ScriptedProvider(call("look"), "Done."), tools=[look])
+    await CrewExecutor(agent, telemetry=Telemetry(meter_provider=provider)).execute("Go")
+    assert [point.value for point in seen[0]["crew.runs.active"]] == [1]
+    assert sum(point.count for point in seen[0]["gen_ai.client.token.usage"]) == 2
+    assert [point.value for point in exported(reader)["crew.runs.active"]] == [0]
+
+
+class _Counting:
+    """A meter that nobody reads."""
+
+    told = 0
+
+    def get_meter(self, name: str) -> "_Counting":
+        return self
+
+    def create_counter(self, name: str, **facts: object) -> "_Counting":
+        return self
+
+    create_histogram = create_up_down_counter = create_observable_gauge = create_counter
+
+    def add(self, value: float, attributes: object, context: object) -> None:
+        self.told += 1
+
+    record = add
+
+
+async def test_a_long_run_that_nobody_reads_keeps_few_measurements_waiting() -> None:
+    """Some hundred at most; with its end all are told."""
+    meter, told_before_the_end = _Counting(), []
+
+    def done(request: ModelRequest) -> str:
+        told_before_the_end.append(meter.told)
+        return "Done."
+
+    script = [call("nothing", number=number) for number in range(300)]
+    agent = Agent("caller", instructions="Call.", model=ScriptedProvider(*script, done))
+    executor = CrewExecutor(agent, telemetry=Telemetry(meter_provider=meter), limits=Limits(rounds=400))
+    await executor.execute("Go")
+    all_ = sum(figure.count for figure in executor.metrics().values())
+    assert all_ > 1_000
+    assert meter.told == all_
+    assert told_before_the_end[0] > all_ - 600
 
 
 async def test_money_cache_and_limits_are_measured() -> None:
