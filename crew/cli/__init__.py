@@ -8,7 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from crew.cli import resume, run, show, simulate
-from crew.errors import CrewError
+from crew.errors import ConfigError, CrewError, DefinitionError, InvalidInput, UnknownPause, UnknownRun
+
+WRONG_USAGE = (DefinitionError, ConfigError, InvalidInput, UnknownRun, UnknownPause)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except CrewError as error:
         print(f"crew: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, WRONG_USAGE) else 1
     except KeyboardInterrupt:
         print("crew: stopped", file=sys.stderr)
         return 130

@@ -5,15 +5,19 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from crew.agents import Agent, Crew
 from crew.config import crew_from, load
-from crew.errors import DefinitionError, nearest
+from crew.errors import CrewError, DefinitionError, describe, nearest
 
 CONFIGURATION = (".yaml", ".yml")
+OURS = (__file__, importlib.__file__, "<frozen importlib")
 HELP = "a Python file (its crew, or FILE:name), a module:name, or a configuration file with FILE.yaml:crew"
 
 
@@ -55,7 +59,10 @@ def _from_file(path: Path) -> ModuleType:
 
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+
+    with _telling(str(path)):
+        spec.loader.exec_module(module)
+
     return module
 
 
@@ -63,9 +70,30 @@ def _from_name(name: str) -> ModuleType:
     sys.path.insert(0, str(Path.cwd()))
 
     try:
-        return importlib.import_module(name)
+        with _telling(name):
+            return importlib.import_module(name)
     except ImportError as error:
         raise DefinitionError(name, f"this module can't be imported: {error}. The target is {HELP}") from error
+
+
+@contextmanager
+def _telling(place: str) -> Iterator[None]:
+    """What the user's code raises while it is loaded is shown from that code on: what led there is ours."""
+    try:
+        yield
+    except CrewError:
+        raise  # it says by itself what is wrong with what
+    except Exception as error:  # the user's file may do anything while it is loaded
+        trace = error.__traceback__
+
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OURS):
+            trace = trace.tb_next
+
+        if trace is None and isinstance(error, ImportError):
+            raise  # it was not even found
+
+        traceback.print_exception(error.with_traceback(trace))
+        raise DefinitionError(place, f"it raised while it was loaded: {describe(error)}") from error
 
 
 def _chosen(found: dict[str, Any], name: str, target: str) -> Crew:

@@ -97,7 +97,8 @@ def _of_run(event: Event) -> str | None:
         case Paused():
             return f"⏸ waits for {counted(len(event.pauses), 'answer')}"
         case RunFailed():
-            return f"✗ failed: {event.error}"
+            # Of the whole run the command itself says why, as its last word.
+            return f"✗ {event.run_id.partition('/')[2]} failed: {event.error}" if "/" in event.run_id else "✗ failed"
         case RunFinished():
             return f"■ {event.stop_reason} — {usage_line(event.usage)}"
         case _:

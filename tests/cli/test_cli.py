@@ -82,7 +82,7 @@ def test_a_run_that_a_file_kept_is_carried_on_by_another_process(
     hint = capsys.readouterr().err.strip().rsplit("crew: go on with: crew ", 1)[1]
     assert main(hint.split()) == 0
     assert capsys.readouterr().out == "done\n"
-    assert main(hint.split()) == 1
+    assert main(hint.split()) == 2
     assert "holds no run" in capsys.readouterr().err
 
 
@@ -91,9 +91,9 @@ def test_resume_names_what_is_pending(crews: Path, tmp_path: Path, capsys: pytes
     store = str(tmp_path / "runs.db")
     assert main(["run", f"{crews}:third", "hi", "--store", store, "--json"]) == 3
     pause = json.loads(capsys.readouterr().out)
-    assert main(["resume", f"{crews}:third", pause["run_id"], "--store", store, "--answer", "x=y"]) == 1
+    assert main(["resume", f"{crews}:third", pause["run_id"], "--store", store, "--answer", "x=y"]) == 2
     assert pause["pauses"][0]["id"] in capsys.readouterr().err
-    assert main(["resume", f"{crews}:third", pause["run_id"]]) == 1
+    assert main(["resume", f"{crews}:third", pause["run_id"]]) == 2
 
 
 def test_a_person_at_the_terminal_answers(
@@ -122,15 +122,24 @@ def test_a_limit_has_its_own_exit_code(crews: Path) -> None:
 )
 def test_a_target_that_is_not_there(crews: Path, target: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line that says what to do, no trace back."""
-    assert main(["run", target.format(crews=crews), "hi"]) == 1
+    assert main(["run", target.format(crews=crews), "hi"]) == 2
     err = capsys.readouterr().err
     assert words in err
     assert "Traceback" not in err
 
 
+def test_a_file_that_raises_shows_its_own_lines_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What led to the user's code is nobody's business."""
+    (tmp_path / "broken.py").write_text("def connect():\n    raise OSError('no database')\n\nconnect()\n")
+    assert main(["run", str(tmp_path / "broken.py"), "hi"]) == 2
+    err = capsys.readouterr().err
+    assert "broken.py: it raised while it was loaded: OSError: no database" in err
+    assert err.count("  File ") == 2
+
+
 def test_bad_input_is_one_clear_line(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The validator's words reach the terminal."""
-    assert main(["run", str(crews), "  "]) == 1
+    assert main(["run", str(crews), "  "]) == 2
     assert "blank" in capsys.readouterr().err
 
 
