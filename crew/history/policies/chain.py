@@ -9,7 +9,7 @@ from typing import Any
 from crew.doors import Budget, Group, Policy, Pruned
 from crew.errors import DefinitionError
 from crew.history.legal import settle
-from crew.history.policies.verdict import Summarizer
+from crew.history.policies.verdict import Summarizer, a_policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,13 @@ class Chain:
 
     policies: tuple[Policy, ...]
     name: str = "chain"
+
+    def __post_init__(self) -> None:
+        if not self.policies:
+            raise DefinitionError("History policy 'chain'", "it has no members; give at least one policy")
+
+        for member in self.policies:
+            a_policy(member, "one such as Rolling()")
 
     @property
     def limit(self) -> int | None:
@@ -72,7 +79,4 @@ def _own(policy: Policy, budget: Budget) -> dict[str, Any]:
 
 def chain(*policies: Policy) -> Chain:
     """Several policies, applied in this order."""
-    if not policies:
-        raise DefinitionError("History policy 'chain'", "it has no members; give at least one policy")
-
     return Chain(policies=policies)

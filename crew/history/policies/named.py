@@ -16,6 +16,7 @@ from crew.history.policies.rolling import Rolling
 from crew.history.policies.summarize import Summarize
 from crew.history.policies.truncate import Truncate
 from crew.history.policies.unbounded import Unbounded
+from crew.history.policies.verdict import a_policy
 
 PolicySpec = str | Mapping[str, Any] | Policy
 """A policy, its name, or a mapping of `name` and its options."""
@@ -43,7 +44,7 @@ def policy_from(spec: PolicySpec) -> Policy:
         return policy_named(spec)
 
     if not isinstance(spec, Mapping):
-        return _checked(spec)
+        return a_policy(spec, "one, its name, or a mapping")
 
     options = {str(key): value for key, value in spec.items()}
     name = options.pop("name", None)
@@ -52,15 +53,6 @@ def policy_from(spec: PolicySpec) -> Policy:
         raise DefinitionError("History policy", f"a mapping must have the policy's name under 'name', not {name!r}")
 
     return policy_named(name, **options)
-
-
-def _checked(spec: Any) -> Policy:
-    if isinstance(spec, type) or not isinstance(getattr(spec, "name", None), str) or not hasattr(spec, "prune"):
-        text = f"a policy has a name and a method 'prune'; give one, its name, or a mapping, not {spec!r}"
-        raise DefinitionError("History policy", text)
-
-    policy: Policy = spec
-    return policy
 
 
 def policy_named(name: str, **options: Any) -> Policy:

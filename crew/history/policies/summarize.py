@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from crew.doors import Budget, Group, Pruned
-from crew.errors import DefinitionError
 from crew.history.legal import evict, shield
-from crew.history.policies.verdict import Summarizer, is_summary, size_of, verdict, whole_numbers
+from crew.history.policies.verdict import Summarizer, is_summary, shares, size_of, verdict, whole_numbers
 from crew.messages import AssistantMessage, UserMessage
 
 
@@ -32,13 +31,9 @@ class Summarize:
 
     def __post_init__(self) -> None:
         whole_numbers("summarize", 0, keep_files=self.keep_files)
-
-        if not 0 < self.target < self.threshold <= 1:
-            raise DefinitionError(
-                "History policy 'summarize'",
-                f"target and threshold are shares of the window with 0 < target < threshold <= 1, not "
-                f"target={self.target!r} and threshold={self.threshold!r}",
-            )
+        given = {"limit": self.limit, "prune_to": self.prune_to, "window": self.window}
+        whole_numbers("summarize", 1, **{name: value for name, value in given.items() if value is not None})
+        shares("summarize", target=self.target, threshold=self.threshold)
 
     @property
     def summarizes(self) -> bool:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from crew.doors import Budget, Group, Pruned
-from crew.errors import DefinitionError
 from crew.history.fit import drop
 from crew.history.gauge import DEFAULT_WINDOW
+from crew.history.policies.verdict import shares
 from crew.history.view import MARKER_TOKENS
 
 
@@ -27,12 +27,7 @@ class Truncate:
     marks: Literal[True] = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.target <= self.threshold <= 1:
-            raise DefinitionError(
-                "Truncate",
-                f"target and threshold must be shares of the window, 0 < target ≤ threshold ≤ 1, "
-                f"not {self.target!r} and {self.threshold!r}",
-            )
+        shares("truncate", target=self.target, threshold=self.threshold)
 
     def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
         """Nothing below the threshold; else the oldest, down to the target."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
-from crew.doors import Group, Provider, Pruned
+from crew.doors import Group, Policy, Provider, Pruned
 from crew.errors import DefinitionError
 from crew.messages import Message, SummaryMessage
 from crew.tools import Tool
@@ -44,3 +45,25 @@ def whole_numbers(policy: str, least: int, **values: object) -> None:
 
     if problems:
         raise DefinitionError(f"History policy {policy!r}", problems)
+
+
+def shares(policy: str, *, target: object, threshold: object) -> None:
+    """Refuse what are not two shares of the window, the smaller one first."""
+    numbers = [v for v in (target, threshold) if isinstance(v, int | float) and not isinstance(v, bool)]
+
+    if len(numbers) < 2 or not 0 < numbers[0] < numbers[1] <= 1:
+        raise DefinitionError(
+            f"History policy {policy!r}",
+            f"target and threshold are shares of the window with 0 < target < threshold <= 1, not "
+            f"target={target!r} and threshold={threshold!r}",
+        )
+
+
+def a_policy(spec: Any, instead: str) -> Policy:
+    """This, if it is one; else the error says what to give instead."""
+    if isinstance(spec, type) or not isinstance(getattr(spec, "name", None), str) or not hasattr(spec, "prune"):
+        text = f"a policy has a name and a method 'prune'; give {instead}, not {spec!r}"
+        raise DefinitionError("History policy", text)
+
+    policy: Policy = spec
+    return policy
