@@ -257,7 +257,7 @@ def test_a_crew_of_one_needs_no_crew() -> None:
         (lambda: {"name": "rolling", "prune_to": 0}, "prune_to must be a whole number from 1 on, not 0"),
         (lambda: chain(Rolling(), HeadTail(prune_to=-1)), "prune_to .*must be a"),
         (lambda: chain(5), "give one such as Rolling\\(\\), not 5"),
-        (lambda: chain(), "it has no members"),
+        (chain, "it has no members"),
         (lambda: {"name": "summarize", "threshold": "0.8"}, "shares of the window .*threshold='0.8'"),
         (lambda: {"name": "summarize", "window": "8k"}, "window must be a whole number from 1 on, not '8k'"),
         (lambda: {"name": "truncate", "target": None}, "shares of the window .*target=None"),
