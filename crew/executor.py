@@ -45,8 +45,9 @@ class CrewExecutor:
 
     `max_messages_per_request` bounds the history after every append (50 where nothing else is said), `prune_to` says
     how far a pruning cuts (half of it), `history` which policy decides what stays, `retry` how often and how long a
-    model that can't be reached is asked again. `telemetry` says who watches (what `crew.telemetry.configure` or the
-    environment set up, where nothing is given), `secrets` what nobody may see.
+    model that can't be reached is asked again. With `sanitize_output` answers come out without thinking tags, NULs and
+    stray white space (an agent may say otherwise; the transcript keeps all). `telemetry` says who watches (what
+    `crew.telemetry.configure` or the environment set up, where nothing is given), `secrets` what nobody may see.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class CrewExecutor:
         max_messages_per_request: int | None = None,
         prune_to: int | None = None,
         history: PolicySpec = "rolling",
+        sanitize_output: bool = False,
         limits: Limits | None = None,
         store: RunStore | None = None,
         validator: InputValidator | None = None,
@@ -71,7 +73,8 @@ class CrewExecutor:
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
         policy = policy_from(history)
         shared, views = staged(policy)
-        self.plan = plan_for(crew, shared, budget_for(crew, shared, max_messages_per_request, prune_to), views)
+        budget = budget_for(crew, shared, max_messages_per_request, prune_to)
+        self.plan = plan_for(crew, shared, budget, views, sanitize_output=sanitize_output)
         check_views(self.plan)
         check_windows(self.plan)
         self._meter = Meter(plan=self.plan, counter=counter)

@@ -43,6 +43,7 @@ class Agent:
     settings: ModelSettings = field(default_factory=ModelSettings)
     history: str | Policy | None = None
     max_input_tokens: int | None = None
+    sanitize_output: bool | None = None
     description: str = ""
 
     def __post_init__(self) -> None:

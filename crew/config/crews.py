@@ -6,8 +6,10 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from pydantic import BaseModel
+
 from crew.agents import Agent, Crew, Handoff, Parallel, Quorum, Route
-from crew.config.settings import AgentSettings, ExecutionSettings, HistorySettings, Settings
+from crew.config.settings import AgentSettings, ExecutionSettings, HandoffSettings, HistorySettings, Settings
 from crew.doors import (
     Chunked,
     CompressionStrategy,
@@ -63,12 +65,14 @@ def _agent(name: str, given: AgentSettings, settings: Settings, problems: list[s
         backup=given.backup,
         description=given.description,
         tools=[found for path in given.tools if (found := _tool(name, path, problems)) is not None],
-        handoffs=[h if isinstance(h, str) else Handoff(to=h.to, history=h.history) for h in given.handoffs],
+        handoffs=[h if isinstance(h, str) else _handoff(name, h, problems) for h in given.handoffs],
         routes=[Route(route.signal, to=route.to) for route in given.routes],
         then=given.then,
         wait_for_signal=given.wait_for_signal,
         history=_own_policy(name, given.history, problems),
         max_input_tokens=given.max_input_tokens or settings.max_input_tokens,
+        sanitize_output=given.sanitize_output,
+        output=_shape(name, "output", given.output, problems),
         settings=_model_settings(name, given.settings, problems),
     )
 
@@ -82,14 +86,37 @@ def _own_policy(agent: str, given: str | HistorySettings | None, problems: list[
 
 
 def _tool(agent: str, path: str, problems: list[str]) -> Tool | None:
-    module, _, name = path.partition(":")
-
     try:
-        found: Any = getattr(importlib.import_module(module), name)
+        found = _named(path)
         return found if isinstance(found, Tool) else tool(found)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         problems.append(f"agent {agent!r}: the tool {path!r} can't be loaded (module:name is wanted): {error}")
         return None
+
+
+def _handoff(agent: str, given: HandoffSettings, problems: list[str]) -> Handoff:
+    payload = _shape(agent, f"payload of the handoff to {given.to!r}", given.payload, problems)
+    return Handoff(to=given.to, history=given.history, payload=payload)
+
+
+def _shape(agent: str, what: str, path: str | None, problems: list[str]) -> type[BaseModel] | None:
+    """The pydantic model that is written as module:name."""
+    try:
+        found = None if path is None else _named(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        problems.append(f"agent {agent!r}: {what}: {path!r} can't be loaded (module:name is wanted): {error}")
+        return None
+
+    if found is None or (isinstance(found, type) and issubclass(found, BaseModel)):
+        return found
+
+    problems.append(f"agent {agent!r}: {what}: {path!r} is {found!r}, not a pydantic model")
+    return None
+
+
+def _named(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def _model_settings(agent: str, given: dict[str, Any], problems: list[str]) -> ModelSettings:

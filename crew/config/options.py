@@ -22,6 +22,7 @@ def options_from(settings: Settings, path: str) -> dict[str, Any]:
         "max_messages_per_request": settings.max_messages_per_request,
         "prune_to": settings.prune_to,
         "history": history_from(settings, path),
+        "sanitize_output": settings.sanitize_output,
         "limits": limits,
         "parameters": parameters_from(settings, path),
         "validator": InputValidator(**settings.validator.model_dump()),

@@ -104,10 +104,11 @@ class HandoffSettings(Section):
 
     to: str
     history: Literal["full", "text_only", "last", "none"] = "full"
+    payload: str | None = None
 
 
 class AgentSettings(Section):
-    """An agent; tools are written as `module:name`."""
+    """An agent; tools and pydantic models are written as `module:name`."""
 
     instructions: str = ""
     model: str
@@ -120,6 +121,8 @@ class AgentSettings(Section):
     wait_for_signal: bool = False
     history: str | HistorySettings | None = None
     max_input_tokens: int | None = Field(default=None, ge=1)
+    sanitize_output: bool | None = None
+    output: str | None = None
     settings: dict[str, Any] = {}
 
 
@@ -148,6 +151,7 @@ class Settings(Section):
     prune_to: int | None = Field(default=None, ge=1)
     history: str | HistorySettings | None = None
     max_input_tokens: int | None = Field(default=None, ge=1)
+    sanitize_output: bool = False
     limits: LimitSettings = LimitSettings()
     parameters: ParameterSettings = ParameterSettings()
     validator: ValidatorSettings = ValidatorSettings()

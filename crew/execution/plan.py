@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from crew.agents import Agent, AgentTool, Crew, Handoff, Parallel, handoffs_of
 from crew.doors import Budget, OutputSpec, Policy, ToolSpec
+from crew.execution.tidy import tidied
 from crew.history import estimate, policy_from
 from crew.history.policies.stages import members
 from crew.tools import Tool
@@ -40,6 +41,12 @@ class Plan:
     policy: Policy
     budget: Budget
     views: Mapping[str, tuple[Policy, ...]] = field(default_factory=dict)
+    sanitize_output: bool = False
+
+    def output_of(self, agent: str, text: str) -> str:
+        """What counts of an agent's answer: all of it, unless it is to be tidied."""
+        own = self.agents[agent].sanitize_output if agent in self.agents else None
+        return tidied(text) if (self.sanitize_output if own is None else own) else text
 
     @property
     def summarizes(self) -> bool:
@@ -47,7 +54,9 @@ class Plan:
         return bool(getattr(self.policy, "summarizes", False))
 
 
-def plan_for(crew: Crew, policy: Policy, budget: Budget, everywhere: tuple[Policy, ...] = ()) -> Plan:
+def plan_for(
+    crew: Crew, policy: Policy, budget: Budget, everywhere: tuple[Policy, ...] = (), *, sanitize_output: bool = False
+) -> Plan:
     """Compile a crew; the policies `everywhere` shape each agent's view, before the agent's own does."""
     groups = {group.name: group for group in crew.groups}
     agents = crew.members
@@ -55,7 +64,16 @@ def plan_for(crew: Crew, policy: Policy, budget: Budget, everywhere: tuple[Polic
     views = {name: (*everywhere, *_own(agent)) for name, agent in agents.items()}
     touches = {t.name: t.touches for kit in toolkits.values() for t in kit.tools.values() if t.touches is not None}
     budget = replace(budget, touches=touches)
-    return Plan(crew=crew, agents=agents, groups=groups, toolkits=toolkits, policy=policy, budget=budget, views=views)
+    return Plan(
+        crew=crew,
+        agents=agents,
+        groups=groups,
+        toolkits=toolkits,
+        policy=policy,
+        budget=budget,
+        views=views,
+        sanitize_output=sanitize_output,
+    )
 
 
 def _own(agent: Agent) -> tuple[Policy, ...]:

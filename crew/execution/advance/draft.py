@@ -164,6 +164,7 @@ class Draft:
 
     def finish(self, stop_reason: StopReason, output: str) -> None:
         """Nothing is next."""
+        output = self.plan.output_of(self.state.agent, output)
         self.set(next=Finished(stop_reason=stop_reason, output=output))
 
     def last_words(self) -> str:

@@ -51,12 +51,13 @@ def _empty(draft: Draft, again: str) -> None:
 
 
 def _plain(draft: Draft, agent: Agent, message: AssistantMessage, tokens: int, again: str) -> None:
-    route = _matching(agent, message.text)
+    text = draft.plan.output_of(agent.name, message.text)
+    route = _matching(agent, text)
 
     if route is not None:
         draft.say(Routed, signal=route.signal, target=route.target)
         _onwards(draft, message, tokens, route.target, f"the signal {route.signal}", "route")
-    elif agent.output is not None and (problem := _misfit(agent, message.text)):
+    elif agent.output is not None and (problem := _misfit(agent, text)):
         _ask_to_mend(draft, agent, message, tokens, problem, again)
     elif agent.wait_for_signal:
         draft.append(message, tokens)
