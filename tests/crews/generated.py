@@ -25,6 +25,7 @@ from crew import (
     tool,
 )
 from crew.doors import ModelReply, ModelRequest, Policy
+from crew.errors import StoreError
 from crew.history import Checkpoint, HeadTail, MaskToolResults, Rolling, Summarize, Truncate, chain
 from crew.messages import ToolCall
 from crew.runs import Event, Finished, Pause, RunState
@@ -291,7 +292,12 @@ async def carry(sketch: Sketch, watch: Watch, store: Interrupting, ledger: Ledge
         else:
             break
 
-    await crew.cancel("r")
+    try:
+        await crew.cancel("r")
+    except StoreError:  # the process was gone with the very commit that cancels
+        store.dead = False
+        await executor().cancel("r")
+
     return store.newest
 
 
