@@ -27,7 +27,7 @@ from crew.execution.drain import in_a_loop_of_its_own
 from crew.execution.gauges import Meter, check_windows
 from crew.execution.scrub import scrubbed
 from crew.execution.stream import EventStream, Publish
-from crew.execution.watch import Watching
+from crew.execution.watch import Watching, watching_each
 from crew.history import PRIOR, PolicySpec, count_message, policy_from, staged
 from crew.messages import Message, UserMessage
 from crew.providers import Pool, RetryPolicy
@@ -174,8 +174,7 @@ class CrewExecutor:
         async with self._desk.claim(run_id):
             run, _ = self._run(stored.state, lambda event: None, None, streams=False, resumes=True)
             run.version = stored.version
-            await self._desk.end(run)
-            run.closed(None)
+            await self._desk.close(run)
 
     async def aclose(self) -> None:
         """Stop what is under way (it can be resumed), close every connection, and send what telemetry still holds."""
@@ -274,7 +273,8 @@ class CrewExecutor:
     ) -> tuple[Run, str]:
         """A run under watch, and the trace that it is watched in."""
         watch = self._lookout.watch(state, resumes=resumes)
-        watching = Watching(state.run_id, (watch, *self._observers), publish)
+        others = watching_each(self._observers, self.plan.crew, state, resumes=resumes)
+        watching = Watching(state.run_id, (watch, *others), publish)
         run = Run(
             plan=self.plan,
             state=state,

@@ -81,7 +81,7 @@ def run(given: argparse.Namespace) -> int:
 def carry(given: argparse.Namespace, begin: Callable[[CrewExecutor], EventStream]) -> int:
     """Begin or resume a run, watch it, print what it came to."""
     crew = find_crew(given.target)
-    tree = Tree(crew.name) if given.trace else None
+    tree = Tree() if given.trace else None
     store = None if given.store is None else SQLiteStore(given.store)
 
     try:

@@ -48,14 +48,23 @@ async def compact(run: Run, state: RunState, now: Compact) -> None:
     """Have one summary made, and record what came of it."""
     question = question_for(run, state, now)
     cause: BaseException | None = None
+    provider, model = (question.provider.name, question.provider.model) if question.provider else ("", "")
 
     try:
-        text, usage, model, error = await _answer(run, question)
+        text, usage, error, answered = await _answer(run, question)
     except Exception as raised:  # a summariser may be anybody's code: its failure is never the run's
-        text, usage, model, error, cause = "", Usage(), "", describe(raised), raised
+        text, usage, error, answered, cause = "", Usage(), describe(raised), "", raised
 
     await run.record(
-        Summarised(run_id=state.run_id, covers=question.covers, text=text, error=error, usage=usage, model=model)
+        Summarised(
+            run_id=state.run_id,
+            covers=question.covers,
+            text=text,
+            error=error,
+            usage=usage,
+            provider=provider,
+            model=answered or model,
+        )
     )
     here = at(run.state, state.run_id)
 
@@ -67,13 +76,15 @@ async def compact(run: Run, state: RunState, now: Compact) -> None:
 
 async def _answer(run: Run, question: Question) -> tuple[str, Usage, str, str]:
     if question.request is not None and question.provider is not None:
-        reply = await question.provider.complete(question.request)
-        return clean(reply.text), reply.usage, reply.model or question.provider.model, _problem(reply)
+        with run.around(question.request.run_id, question.request):
+            reply = await question.provider.complete(question.request)
+
+        return clean(reply.text), reply.usage, _problem(reply), reply.model
 
     async with asyncio.timeout(SECONDS):
         text = await _call(run.plan.policy.summarizer, question.span)  # type: ignore[attr-defined]
 
-    return clean(text), Usage(), "", _problem(ModelReply(text=text))
+    return clean(text), Usage(), _problem(ModelReply(text=text)), ""
 
 
 def _problem(reply: ModelReply) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,6 +24,18 @@ class Closable(Protocol):
     async def aclose(self) -> None: ...
 
 
+@contextmanager
+def closing(run: Run) -> Iterator[None]:
+    """Whoever watches is told when this is over; every way out goes on as it is."""
+    try:
+        yield
+    except BaseException as error:
+        run.closed(error)
+        raise
+
+    run.closed(None)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Desk:
     """Knows each run's task. Without `stays_open`, connections close with the last run."""
@@ -35,14 +47,8 @@ class Desk:
 
     async def carry(self, run: Run, first: Happening) -> RunResult:
         """Record the first event and drive the run on from there; whoever watches is told when that is over."""
-        try:
-            result = await self._carry(run, first)
-        except BaseException as error:  # every way out is told, and goes on as it is
-            run.closed(error)
-            raise
-
-        run.closed(None)
-        return result
+        with closing(run):
+            return await self._carry(run, first)
 
     async def _carry(self, run: Run, first: Happening) -> RunResult:
         run_id = run.state.run_id
@@ -100,6 +106,11 @@ class Desk:
 
         error.result = result
         return error
+
+    async def close(self, run: Run) -> None:
+        """Close a run that nobody carries on right now."""
+        with closing(run):
+            await self.end(run)
 
     async def end(self, run: Run) -> None:
         """Close a run as cancelled."""

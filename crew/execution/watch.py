@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
 
+from crew.agents import Crew
 from crew.doors import ModelRequest
 from crew.errors import describe
 from crew.messages import ToolCall
-from crew.runs import Event, Observer
+from crew.runs import Event, Observer, RunState
 
 log = logging.getLogger("crew")
 
@@ -29,7 +30,8 @@ class Watching:
     """Publishes to the stream and to those who watch; one that fails is switched off for this run, with one warning.
 
     Beside being called, an observer may have `around(run_id, request or call)`, a context in which the model is asked
-    or the tool called, and `close(error)`, called once when the run is over, on whichever way.
+    or the tool called, and `close(error)`, called once when the run is over, on whichever way. One that has
+    `watch(crew, state, resumes=…)` is asked for an observer of each run instead.
     """
 
     __slots__ = ("_inside", "_publish", "_run_id", "_watching")
@@ -74,6 +76,20 @@ class Watching:
 
     def _warn(self, error: Exception) -> None:
         log.warning("an observer failed and is switched off for run %s: %s", self._run_id, describe(error))
+
+
+def watching_each(observers: Sequence[Observer], crew: Crew, state: RunState, *, resumes: bool) -> list[Observer]:
+    """Those who watch this run: an observer that has `watch(crew, state, resumes=…)` makes one for each run."""
+    found: list[Observer] = []
+
+    for observer in observers:
+        try:
+            make = getattr(observer, "watch", None)
+            found.append(observer if make is None else make(crew, state, resumes=resumes))
+        except Exception as error:  # the observer boundary: watching never changes or breaks a run
+            log.warning("an observer can't watch run %s: %s", state.run_id, describe(error))
+
+    return found
 
 
 def _close(observer: Observer, error: BaseException | None) -> Exception | None:

@@ -32,9 +32,14 @@ def of_asked(event: Asked, conversation_id: str) -> dict[str, Any]:
     return told
 
 
+def finished(reason: str) -> str:
+    """Why a reply ended, in the words of the conventions."""
+    return {"calls": "tool_call", "refusal": "content_filter", "filter": "content_filter"}.get(reason, reason)
+
+
 def of_replied(event: Replied) -> dict[str, Any]:
     """A model's answer, with its bill."""
-    told: dict[str, Any] = {names.FINISH_REASONS: (event.finish_reason,), **of_bill(event.usage)}
+    told: dict[str, Any] = {names.FINISH_REASONS: (finished(event.finish_reason),), **of_bill(event.usage)}
 
     if event.model:
         told[names.RESPONSE_MODEL] = safe(event.model)
@@ -55,6 +60,9 @@ def of_bill(usage: Usage) -> dict[str, Any]:
     if usage.cache_write_tokens:
         told[names.CACHE_WRITE_TOKENS] = usage.cache_write_tokens
 
+    if usage.reasoning_tokens:
+        told[names.REASONING_TOKENS] = usage.reasoning_tokens
+
     if usage.cost:
         told[names.COST] = usage.cost
 
@@ -70,7 +78,7 @@ def of_total(usage: Usage) -> dict[str, Any]:
         names.USAGE_CACHE_READ: usage.cache_read_tokens,
         names.USAGE_CACHE_WRITE: usage.cache_write_tokens,
     }
-    return told if usage.cost is None else told | {names.COST: usage.cost}
+    return told | {names.USAGE_COST: usage.cost} if usage.cost else told
 
 
 def of_pruning(event: HistoryPruned) -> dict[str, Any]:

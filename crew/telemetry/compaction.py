@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
+from crew.doors import ModelRequest
+from crew.messages import AssistantMessage
 from crew.runs.events import Compacted, CompactionFailed, Summarised
 from crew.telemetry import names
 from crew.telemetry.attributes import of_bill
+from crew.telemetry.content import reply_json
 from crew.telemetry.nodes import Node, Open, Pen
 from crew.telemetry.redaction import safe
 
 
-def summarised(pen: Pen, event: Summarised, node: Node) -> None:
-    """A summariser answered; it has been at work since whatever happened in this run before."""
-    if node.compact is None:
-        told = {names.AGENT_NAME: event.agent, names.RUN_ID: event.run_id}
-        span = pen.start(names.COMPACT, node.before, told, parent=node.innermost)
-        node.compact = Open(span=span, began=node.before)
+def asked(pen: Pen, request: ModelRequest, node: Node, at: float) -> Open:
+    """A model is asked for a summary."""
+    told = {names.CONVERSATION_ID: request.conversation_id, names.MESSAGES: len(request.messages)}
+    return _asked(pen, node, request.agent, at, told)
 
-    if event.model or event.usage.requests:
-        billed = {
-            names.OPERATION: names.CHAT,
-            names.REQUEST_MODEL: safe(event.model),
-            names.AGENT_NAME: event.agent,
-            names.RUN_ID: event.run_id,
-            **of_bill(event.usage),
-        }
-        name = f"{names.CHAT} {safe(event.model)}"
-        span = pen.start(name, node.before, billed, parent=node.compact.span, client=True)
+
+def summarised(pen: Pen, event: Summarised, node: Node, *, capture: bool) -> None:
+    """A summariser answered; a function has been at work since whatever happened in this run before."""
+    if node.summary is None and not event.model:
+        compact = _opened(pen, node, event.agent, node.before)
 
         if event.error:
-            pen.fail(span, "summary_refused", safe(event.error))
+            pen.fail(compact.span, "summary_refused", safe(event.error))
 
-        pen.end(span, event.at)
-    elif event.error:
-        pen.fail(node.compact.span, "summary_refused", safe(event.error))
+        return
+
+    chat = node.summary or _asked(pen, node, event.agent, node.before, {})
+    model = safe(event.model)
+    chat.span.update_name(f"{names.CHAT} {model}")
+    chat.span.set_attributes(
+        {names.PROVIDER: event.provider, names.REQUEST_MODEL: model, names.RESPONSE_MODEL: model} | of_bill(event.usage)
+    )
+
+    if capture and event.text:
+        chat.span.set_attribute(names.OUTPUT_MESSAGES, reply_json(AssistantMessage(event.text), "stop"))
+
+    if event.error:
+        pen.fail(chat.span, chat.facts.get("error", "summary_refused"), safe(event.error))
+
+    pen.end(chat.span, event.at)
+    node.summary = None
 
 
 def compacted(pen: Pen, event: Compacted, node: Node) -> None:
@@ -56,6 +66,21 @@ def compaction_failed(pen: Pen, event: CompactionFailed, node: Node) -> None:
         node.compact.span.set_attribute(names.CAUSE, safe(event.cause))
         pen.fail(node.compact.span, "compaction_failed", safe(event.reason))
         _end(pen, node, event.at)
+
+
+def _asked(pen: Pen, node: Node, agent: str, at: float, more: dict[str, object]) -> Open:
+    below = _opened(pen, node, agent, at).span
+    told = {names.OPERATION: names.CHAT, names.AGENT_NAME: agent, names.RUN_ID: node.run_id, **more}
+    node.summary = Open(span=pen.start(names.CHAT, at, told, parent=below, client=True), began=at)
+    return node.summary
+
+
+def _opened(pen: Pen, node: Node, agent: str, at: float) -> Open:
+    if node.compact is None:
+        told = {names.AGENT_NAME: agent, names.RUN_ID: node.run_id}
+        node.compact = Open(span=pen.start(names.COMPACT, at, told, parent=node.innermost), began=at)
+
+    return node.compact
 
 
 def _end(pen: Pen, node: Node, at: float) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, ToolMessage, ToolResult, UserMessage
+from crew.telemetry.attributes import finished
 from crew.telemetry.redaction import safe
 
 LARGEST = 64_000
@@ -31,7 +32,7 @@ def messages_json(messages: Sequence[Message]) -> tuple[str, int]:
 
 def reply_json(message: AssistantMessage, finish_reason: str) -> str:
     """A reply, as the one message that it is."""
-    return json.dumps([_message(message) | {"finish_reason": finish_reason}], ensure_ascii=False)
+    return json.dumps([_message(message) | {"finish_reason": finished(finish_reason)}], ensure_ascii=False)
 
 
 def instructions_json(text: str) -> str:

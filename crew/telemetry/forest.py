@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crew.agents import Crew
 from crew.messages import ToolCall, ToolResult
@@ -10,22 +10,19 @@ from crew.runs import CallTools, RunBranches, RunState
 from crew.telemetry import names
 from crew.telemetry.attributes import of_group
 from crew.telemetry.content import of_result
-from crew.telemetry.nodes import Node, Open, Pen
+from crew.telemetry.nodes import Node, Open, Pen, Span
 from crew.telemetry.redaction import safe
-
-if TYPE_CHECKING:  # loaded with the first run that is traced, not with this package
-    from opentelemetry.trace import Span
 
 
 class Forest:
     """A node for the run and one for each branch under way; what can be open in them, by kind."""
 
-    def __init__(self, pen: Pen, root: Span, crew: Crew, state: RunState, began: float, *, capture: bool) -> None:
-        self.pen, self.root, self.capture, self.last = pen, root, capture, began
+    def __init__(self, pen: Pen, crew: Crew, state: RunState, *, capture: bool) -> None:
+        self.pen, self.root, self.capture, self.last = pen, pen.root, capture, pen.began
         self._conversation_id = state.conversation_id
         self._groups = {group.name: group for group in crew.groups}
         self.nodes: dict[str, Node] = {}
-        self.plant(state.run_id, root, began)
+        self.plant(state.run_id, pen.root, pen.began)
 
     def plant(self, run_id: str, base: Span, at: float) -> None:
         """A run, or a branch, stands under this span from now on."""
@@ -114,8 +111,14 @@ class Forest:
         group.facts["succeeded"] += succeeded
 
         if not group.facts["open"]:
-            group.span.set_attribute(names.SUCCEEDED, group.facts["succeeded"])
-            self.pen.end(group.span, at)
+            self.end_group(node, at)
+
+    def end_group(self, node: Node, at: float) -> None:
+        """The group is done, and leads on to whoever comes next."""
+        if node.group is not None:
+            node.group.span.set_attribute(names.SUCCEEDED, node.group.facts["succeeded"])
+            self.pen.end(node.group.span, at)
+            node.links.append(self.pen.link(node.group.span, {names.LINK: "route"}))
             node.group = None
 
     # ------------------------------------------------------------------------------------------ coming back, ending
@@ -144,10 +147,15 @@ class Forest:
         failures: list[Exception] = []
 
         for id in sorted(below, key=len, reverse=True):
-            for open in self.nodes.pop(id).take():
+            node = self.nodes.pop(id)
+
+            for open in node.take():
                 try:
                     if why not in ("", "completed"):
                         open.span.set_attribute(names.STOP_REASON, why)
+
+                    if "succeeded" in open.facts:
+                        open.span.set_attribute(names.SUCCEEDED, open.facts["succeeded"])
 
                     self.pen.end(open.span, max(at, open.began))
                 except Exception as error:  # the observer boundary: one processor's failure must not leave others open
@@ -155,3 +163,21 @@ class Forest:
 
         if failures:
             raise failures[0]
+
+    def settle_finished(self, waiting: set[str]) -> None:
+        """The run pauses: branches in which nothing waits for a person have come to their end before."""
+        for id in sorted((id for id in self.nodes if "/" in id), key=len, reverse=True):
+            node = self.nodes[id]
+
+            if node.idle and node.agent is not None and not any(w == id or w.startswith(f"{id}/") for w in waiting):
+                node.agent.span.set_attribute(names.BRANCH_OUTCOME, "failed" if node.failed else "completed")
+                self.end_agent(node, max(node.last, node.agent.began))
+
+    def cut_off(self, kind: str, text: str) -> None:
+        """The run has failed, and with it the groups that are open; what still worked in them was cut off."""
+        for node in self.nodes.values():
+            if node.group is not None:
+                self.pen.fail(node.group.span, kind, text)
+
+            if "/" in node.run_id and node.agent is not None:
+                node.agent.span.set_attribute(names.BRANCH_OUTCOME, "failed" if node.failed else "cancelled")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from crew.execution.advance import total
 from crew.messages import Usage
-from crew.runs import Event, RunState
+from crew.runs import Event, Finished, RunBranches, RunState
 from crew.runs.events import (
     AgentStarted,
     Asked,
@@ -32,17 +33,21 @@ LIMITS = ("rounds", "tokens", "cost_usd", "seconds")
 class Measures:
     """Tells `record` of every measurement."""
 
-    def __init__(self, record: Recorder, crew: str, state: RunState, bound: int | None) -> None:
+    def __init__(self, record: Recorder, crew: str, state: RunState, bound: int | None, *, resumes: bool) -> None:
         self._record = record
         self._state, self._bound, self._began = state, bound, 0.0
         self._crew: Labels = ((names.WORKFLOW_NAME, crew),)
         self._asked: dict[str, tuple[float, Calls]] = {}
         self._first: set[str] = set()
+        self._summaries: dict[str, float] = {}
+        self._failed_early: dict[str, tuple[str, float]] = {}
         self._agents: dict[str, tuple[str, float]] = {}
+        self._at_work = dict(_at_work(state)) if resumes else {}
         self._limits = [(name, limit) for name in LIMITS if (limit := getattr(state.limits, name))]
-        usage, self._rounds = spent(state)
+        counted = total(state)
         # Plain numbers: they change with every reply, also where nobody watches.
-        self._tokens, self._cost = usage.total_tokens, usage.cost or 0.0
+        self._rounds, self._tokens = counted.rounds, counted.usage.total_tokens
+        self._cost = counted.usage.cost or 0.0
         self._read = self._cached = self._fullest = 0
         self._last = 0.0
         self._stop = ""
@@ -66,8 +71,11 @@ class Measures:
     def __call__(self, event: Event) -> None:
         act = self._on.get(type(event))
 
+        if not self._began:
+            self._began = event.at
+            self._agents |= {run_id: (agent, event.at) for run_id, agent in self._at_work.items()}
+
         if act is not None:
-            self._began = self._began or event.at
             self._last = event.at
             act(event)
 
@@ -82,6 +90,9 @@ class Measures:
         )
         self._asked[event.run_id] = (event.at, self._record.calls(labels))
         self._first.discard(event.run_id)
+
+        if event.run_id in self._failed_early:
+            self._chat_failed(event.run_id, *self._failed_early.pop(event.run_id))
 
         if event.messages > self._fullest:
             self._fullest = event.messages
@@ -113,16 +124,43 @@ class Measures:
         self._read += usage.input_tokens
         self._cached += usage.cache_read_tokens
 
+    def summarising(self, run_id: str, at: float) -> None:
+        """A model is asked for a summary."""
+        self._summaries[run_id] = at
+
     def _summarised(self, event: Summarised) -> None:
-        labels = ((names.OPERATION, names.CHAT), (names.REQUEST_MODEL, event.model))
-        self._bill(event.usage, self._record.calls(labels))
+        began = self._summaries.pop(event.run_id, None)
+
+        if began is None and not event.usage.requests:
+            return  # a function's summary is nobody's bill
+
+        labels: Labels = (
+            (names.OPERATION, names.CHAT),
+            (names.PROVIDER, event.provider),
+            (names.REQUEST_MODEL, event.model),
+            (names.AGENT_NAME, event.agent),
+        )
+
+        if event.usage.requests:
+            self._bill(event.usage, self._record.calls(labels))
+
+        if began is not None:
+            failed: Labels = ((names.ERROR_TYPE, "summary_refused"),) if event.error else ()
+            self._record(names.CLIENT_DURATION, max(0.0, event.at - began), (*labels, *failed))
 
     def chat_failed(self, run_id: str, error: BaseException, at: float) -> None:
-        """A question came to an error."""
+        """A question came to an error; that it was asked may be told only in a moment, while another branch commits."""
+        if run_id in self._summaries:
+            return  # what it came to is told in a moment
+
         if run_id in self._asked:
-            began, calls = self._asked.pop(run_id)
-            labels = (*calls.labels, (names.ERROR_TYPE, type(error).__name__))
-            self._record(names.CLIENT_DURATION, max(0.0, at - began), labels)
+            self._chat_failed(run_id, type(error).__name__, at)
+        else:
+            self._failed_early[run_id] = (type(error).__name__, at)
+
+    def _chat_failed(self, run_id: str, kind: str, at: float) -> None:
+        began, calls = self._asked.pop(run_id)
+        self._record(names.CLIENT_DURATION, max(0.0, at - began), (*calls.labels, (names.ERROR_TYPE, kind)))
 
     def _retried(self, event: Retried) -> None:
         self._record(names.RETRIES, 1, ((names.PROVIDER, event.provider), (names.REQUEST_MODEL, event.model)))
@@ -213,12 +251,10 @@ class Measures:
         self._record.settle()
 
 
-def spent(state: RunState) -> tuple[Usage, int]:
-    """What this run and everything below it have used, and in how many model calls."""
-    usage, rounds = state.tally.usage, state.tally.rounds
+def _at_work(state: RunState) -> Iterator[tuple[str, str]]:
+    """Who goes on with the work when the run comes back."""
+    if not isinstance(state.next, RunBranches | Finished):
+        yield state.run_id, state.agent
 
     for child in state.children.values():
-        more, asked = spent(child)
-        usage, rounds = usage + more, rounds + asked
-
-    return usage, rounds
+        yield from _at_work(child)

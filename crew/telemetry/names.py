@@ -43,7 +43,8 @@ FINISH_REASONS = "gen_ai.response.finish_reasons"
 INPUT_TOKENS = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 CACHE_READ_TOKENS = "gen_ai.usage.cache_read.input_tokens"
-CACHE_WRITE_TOKENS = "gen_ai.usage.cache_write.input_tokens"
+CACHE_WRITE_TOKENS = "gen_ai.usage.cache_creation.input_tokens"
+REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
 AGENT_NAME = "gen_ai.agent.name"
 TOOL_NAME = "gen_ai.tool.name"
 TOOL_TYPE = "gen_ai.tool.type"
@@ -70,6 +71,7 @@ USAGE_INPUT = "crew.usage.input_tokens"
 USAGE_OUTPUT = "crew.usage.output_tokens"
 USAGE_CACHE_READ = "crew.usage.cache_read_tokens"
 USAGE_CACHE_WRITE = "crew.usage.cache_write_tokens"
+USAGE_COST = "crew.usage.cost_usd"
 PRUNINGS = "crew.history.prunings"
 PRUNED = "crew.history.messages_pruned"
 GROUP = "crew.parallel.group"
@@ -104,16 +106,19 @@ ATTRIBUTES: dict[str, str] = {
     REQUEST_MODEL: "The model that was asked for.",
     RESPONSE_MODEL: "The model that says it answered.",
     RESPONSE_ID: "The provider's id of the reply.",
-    FINISH_REASONS: "Why the reply ended.",
+    FINISH_REASONS: "Why the reply ended: `stop`, `length`, `tool_call` or `content_filter`.",
     INPUT_TOKENS: "Tokens read, cached ones included. On `chat` alone, so that a sum over spans is the bill.",
     OUTPUT_TOKENS: "Tokens written. On `chat` alone.",
     CACHE_READ_TOKENS: "Of the tokens read, those that came from the provider's cache.",
     CACHE_WRITE_TOKENS: "Of the tokens read, those that were written to the provider's cache.",
+    REASONING_TOKENS: "Of the tokens written, those that were thinking.",
     TOOL_NAME: "The tool's name.",
     TOOL_TYPE: "`function`, `agent` or `handoff`.",
     TOOL_CALL_ID: "The call's id in the history.",
     TOKEN_TYPE: "On a metric: `input` or `output`.",
-    ERROR_TYPE: "What went wrong: an error's class, `tool_error`, or `timeout`.",
+    ERROR_TYPE: (
+        "What went wrong: an error's class, or `tool_error`, `branch_failed`, `summary_refused`, `compaction_failed`."
+    ),
     INPUT_MESSAGES: "By opt-in: the request's messages as JSON.",
     OUTPUT_MESSAGES: "By opt-in: the reply as JSON.",
     INSTRUCTIONS: "By opt-in: the agent's instructions as JSON.",
@@ -122,7 +127,7 @@ ATTRIBUTES: dict[str, str] = {
     RUN_ID: "The run; a branch is `run/branch`.",
     STOP_REASON: "`completed`, `paused`, `limit`, `cancelled`, `failed`, or `interrupted` (the caller went away).",
     LINK: "On a link: `handoff`, `route` or `resumed`.",
-    COST: "Dollars; left out where a price is unknown or nothing.",
+    COST: "Dollars, on `chat` alone; left out where a price is unknown or nothing.",
     MESSAGES: "Messages in the request.",
     ESTIMATED_TOKENS: "What the request was estimated at before it was sent.",
     OMITTED: "By opt-in: how many older messages did not fit into the attribute.",
@@ -131,13 +136,14 @@ ATTRIBUTES: dict[str, str] = {
     USAGE_OUTPUT: "The run's total of tokens written.",
     USAGE_CACHE_READ: "The run's total of tokens read from a cache.",
     USAGE_CACHE_WRITE: "The run's total of tokens written to a cache.",
-    PRUNINGS: "How often the history was pruned in this run.",
-    PRUNED: "How many messages left the history in this run.",
+    USAGE_COST: "The run's total in dollars; left out where a price is unknown or nothing.",
+    PRUNINGS: "How often the history was pruned in this run, the parts before a pause included.",
+    PRUNED: "How many messages left the history in this run, the parts before a pause included.",
     GROUP: "The group's name.",
     POLICY: "The group's `on_error`.",
     BRANCHES: "How many branches the group has.",
     SUCCEEDED: "How many of them completed.",
-    BRANCH_OUTCOME: "What the branch came to.",
+    BRANCH_OUTCOME: "What the branch came to: `completed`, `failed`, `limit`, or `cancelled` (it was cut off).",
     BEFORE: "Messages in the history before the pruning.",
     AFTER: "Messages in the history after it.",
     EVICTED: "Messages that left.",
@@ -170,7 +176,7 @@ SPAN_EVENTS: dict[str, str] = {
     "crew.reply_empty": "The reply held nothing; outcome.",
     "crew.history.repaired": "A history that came in broken was mended; changes.",
     "crew.limit_reached": "On the root: a limit ends the run; limit, value.",
-    "crew.branch_timed_out": "The group's time is over; seconds.",
+    "crew.branch_timed_out": "On the group: its time is over; seconds.",
     "crew.warning": "Something that a person may want to know; text.",
     "crew.cancelled": "Somebody asked for the end.",
 }

@@ -4,18 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # loaded with the first run that is traced, not with this package
-    from opentelemetry.trace import Link, Span, Tracer
+from typing import Any, Protocol
 
 Attributes = Mapping[str, Any]
 
+MOMENT = 1e-6
+"""What has no length of its own is given this one: backends take a span of no length for a broken one."""
 
-def nanoseconds(at: float) -> int:
-    """A time of an event as spans count it."""
-    return int(at * 1_000_000) * 1_000
+
+class Span(Protocol):
+    """What is started, told things, and ended."""
+
+    def set_attribute(self, key: str, value: Any, /) -> None: ...
+
+    def set_attributes(self, attributes: Attributes, /) -> None: ...
+
+    def update_name(self, name: str, /) -> None: ...
+
+
+class Pen(Protocol):
+    """Starts and ends spans, with parents and times of their own; `latest` is the one that it wrote of last."""
+
+    root: Any
+    began: float
+    latest: Any
+
+    def start(
+        self, name: str, at: float, told: Attributes, *, parent: Any, client: bool = False, links: Sequence[Any] = ()
+    ) -> Any: ...
+
+    def end(self, span: Any, at: float) -> None: ...
+
+    def fail(self, span: Any, kind: str, text: str = "") -> None: ...
+
+    def link(self, span: Any, told: Attributes) -> Any: ...
+
+    def event(self, span: Any, name: str, at: float, told: Attributes) -> None: ...
+
+    def ids(self, span: Any) -> tuple[str, str]:
+        """The span's trace and its own id."""
+
+    def attach(self, span: Any) -> Any:
+        """Make it the current one; returns what `detach` takes."""
+
+    def detach(self, token: Any) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -38,90 +70,34 @@ class Node:
     chat: Open | None = None
     group: Open | None = None
     compact: Open | None = None
+    summary: Open | None = None
     tools: dict[str, Open] = field(default_factory=dict)
-    links: list[Link] = field(default_factory=list)
+    links: list[Any] = field(default_factory=list)
     last: float = 0.0
     before: float = 0.0
+    failed: bool = False
 
     @property
     def idle(self) -> bool:
-        return self.chat is None and not self.tools and self.group is None
+        return self.chat is None and self.compact is None and not self.tools and self.group is None
 
     @property
     def innermost(self) -> Span:
         return self.agent.span if self.agent is not None else self.base
 
+    @property
+    def asking(self) -> Span:
+        """The question that is under way, if one is."""
+        asked = self.chat or self.summary
+        return asked.span if asked is not None else self.innermost
+
+    def moment(self, at: float) -> float:
+        """When something that ends now and takes no time began."""
+        return max(self.agent.began, at - MOMENT) if self.agent is not None else at - MOMENT
+
     def take(self) -> Iterator[Open]:
         """Everything that is open here, the inner ones first; none of it is open here any more."""
-        yield from (
-            open for open in (self.chat, self.compact, *self.tools.values(), self.agent, self.group) if open is not None
-        )
-        self.chat = self.compact = self.agent = self.group = None
+        found = (self.chat, self.summary, self.compact, *self.tools.values(), self.agent, self.group)
+        yield from (open for open in found if open is not None)
+        self.chat = self.summary = self.compact = self.agent = self.group = None
         self.tools.clear()
-
-
-class Pen:
-    """Starts and ends spans with parents and times of their own; nothing is ever attached here."""
-
-    def __init__(self, tracer: Tracer) -> None:
-        from opentelemetry import trace
-
-        self._api = trace
-        self._tracer = tracer
-        self.latest: Span | None = None
-
-    def start(
-        self,
-        name: str,
-        at: float,
-        attributes: Attributes,
-        *,
-        parent: Span,
-        client: bool = False,
-        links: Sequence[Link] = (),
-    ) -> Span:
-        """A span under another one."""
-        kind = self._api.SpanKind.CLIENT if client else self._api.SpanKind.INTERNAL
-        # An empty context: whatever is current here belongs to somebody else.
-        context = self._api.set_span_in_context(parent, {})  # type: ignore[arg-type]
-        self.latest = self._tracer.start_span(
-            name, context=context, kind=kind, attributes=attributes, links=links, start_time=nanoseconds(at)
-        )
-        return self.latest
-
-    def end(self, span: Span, at: float) -> None:
-        """It has ended."""
-        self.latest = span
-        span.end(end_time=nanoseconds(at))
-
-    def fail(self, span: Span, kind: str, text: str = "") -> None:
-        """It came to an error."""
-        span.set_attribute("error.type", kind)
-        span.set_status(self._api.Status(self._api.StatusCode.ERROR, text or None))
-
-    def link(self, span: Span, attributes: Attributes) -> Link:
-        """A pointer to another span."""
-        return self._api.Link(span.get_span_context(), attributes)
-
-    def event(self, span: Span, name: str, at: float, attributes: Attributes) -> None:
-        """Something that happened within a span."""
-        self.latest = span
-        span.add_event(name, attributes, timestamp=nanoseconds(at))
-
-
-@cache
-def _contexts() -> tuple[Any, Any, Any]:
-    from opentelemetry import context, trace
-
-    return context.attach, context.detach, trace.set_span_in_context
-
-
-def attach(span: Span) -> Any:
-    """Make a span the current one; returns what `detach` takes."""
-    attach, _, within = _contexts()
-    return attach(within(span))
-
-
-def detach(token: Any) -> None:
-    """What was current before is current again."""
-    _contexts()[1](token)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crew.agents import Crew
+from crew.doors import ModelRequest
 from crew.errors import describe
+from crew.execution.advance import total
 from crew.messages import ToolCall, ToolResult
 from crew.runs import Event, RunState
 from crew.runs.events import (
@@ -14,6 +16,7 @@ from crew.runs.events import (
     Asked,
     BranchFinished,
     BranchStarted,
+    BranchTimedOut,
     Compacted,
     CompactionFailed,
     HandedOff,
@@ -27,40 +30,42 @@ from crew.runs.events import (
     ToolReturned,
     ToolsStarted,
 )
-from crew.telemetry import names
+from crew.telemetry import compaction, names
 from crew.telemetry.attributes import of_asked, of_pruning, of_replied, of_total
-from crew.telemetry.compaction import compacted, compaction_failed, summarised
 from crew.telemetry.content import reply_json
 from crew.telemetry.forest import Forest
 from crew.telemetry.nodes import Node, Open, Pen
 from crew.telemetry.notes import NOTES, ON_ROOT
 from crew.telemetry.redaction import safe
 
-if TYPE_CHECKING:  # loaded with the first run that is traced, not with this package
-    from opentelemetry.trace import Span
-
 
 class Spans:
-    """Turns the events of one run into spans below `root`; events that it does not know are passed over."""
+    """Turns the events of one run into spans below the pen's root; events that it does not know are passed over."""
 
-    def __init__(self, pen: Pen, root: Span, crew: Crew, state: RunState, began: float, *, capture: bool) -> None:
-        self.root, self.capture = root, capture
-        self._pen, self._state = pen, state
-        self._forest = Forest(pen, root, crew, state, began, capture=capture)
+    def __init__(self, pen: Pen, crew: Crew, state: RunState, *, capture: bool, resumes: bool) -> None:
+        self.pen, self.root, self.capture = pen, pen.root, capture
+        self._state = state
+        self._forest = Forest(pen, crew, state, capture=capture)
+
+        if resumes:
+            self._forest.regrow(state, pen.began)
+
         self._stop, self._about = "", state.run_id
         self._failure: RunFailed | None = None
-        self._prunings = self._pruned = 0
+        self._waiting: set[str] = set()
+        # Of the whole run, also where this is not its first part: as the result counts.
+        counted = total(state)
+        self._usage, self._prunings, self._pruned = counted.usage, len(counted.prunings), counted.messages_pruned
 
     @property
     def latest_id(self) -> str:
         """The id of the span that the newest event was about."""
         node = self._forest.nodes.get(self._about)
-        span = self._pen.latest or (self.root if node is None else node.innermost)
-        return f"{span.get_span_context().span_id:016x}"
+        return self.pen.ids(self.pen.latest or (self.root if node is None else node.innermost))[1]
 
     def __call__(self, event: Event) -> None:
         act, note = ACTS.get(type(event)), NOTES.get(type(event))
-        self._pen.latest, self._about = None, event.run_id
+        self.pen.latest, self._about = None, event.run_id
 
         if act is None and note is None:
             return
@@ -72,15 +77,12 @@ class Spans:
 
         if note is not None:
             name, facts = note
-            on = self.root if name in ON_ROOT else node.chat.span if node.chat is not None else node.innermost
-            self._pen.event(on, name, event.at, facts(event))
+            timed_out = isinstance(event, BranchTimedOut) and node.group is not None
+            on = self.root if name in ON_ROOT else node.group.span if timed_out and node.group else node.asking
+            self.pen.event(on, name, event.at, facts(event))
 
         if act is not None:
             act(self, event, node)
-
-    def resumed(self, state: RunState, at: float) -> None:
-        """The run comes back in this state."""
-        self._forest.regrow(state, at)
 
     # ------------------------------------------------------------------------------------------ agents and models
 
@@ -95,14 +97,18 @@ class Spans:
         if node.chat is not None and node.chat.facts.pop("early", None):
             node.chat.span.update_name(name)
             node.chat.span.set_attributes(told)
-            self._pen.latest = node.chat.span
+            self.pen.latest = node.chat.span
+
+            if failed := node.chat.facts.get("failed"):
+                self._end_failed(node, *failed)
+
             return
 
         if node.chat is not None:  # the question before this one came to nothing, and nobody said so
-            self._pen.end(node.chat.span, event.at)
+            self.pen.end(node.chat.span, event.at)
 
         parent = self._forest.agent(node, event.agent, event.at).span
-        span = self._pen.start(name, event.at, told, parent=parent, client=True)
+        span = self.pen.start(name, event.at, told, parent=parent, client=True)
         node.chat = Open(span=span, began=event.at)
 
     def asking(self, run_id: str, agent: str, at: float) -> Open:
@@ -112,12 +118,14 @@ class Spans:
         if node.chat is None:
             parent = self._forest.agent(node, agent, at).span
             told = {names.OPERATION: names.CHAT, names.AGENT_NAME: agent}
-            span = self._pen.start(names.CHAT, at, told, parent=parent, client=True)
+            span = self.pen.start(names.CHAT, at, told, parent=parent, client=True)
             node.chat = Open(span=span, began=at, facts={"early": True})
 
         return node.chat
 
     def _replied(self, event: Replied, node: Node) -> None:
+        self._usage += event.usage
+
         if node.chat is None:
             return
 
@@ -126,17 +134,29 @@ class Spans:
         if self.capture:
             node.chat.span.set_attribute(names.OUTPUT_MESSAGES, reply_json(event.message, event.finish_reason))
 
-        self._pen.end(node.chat.span, event.at)
+        self.pen.end(node.chat.span, event.at)
         node.chat = None
 
-    def chat_failed(self, run_id: str, error: BaseException, at: float) -> None:
+    def chat_failed(self, run_id: str, open: Open, error: BaseException, at: float) -> None:
         """The question came to an error; what follows (another model, the end of the run) has spans of its own."""
         node = self._forest.nodes.get(run_id)
 
-        if node is not None and node.chat is not None:
-            self._pen.fail(node.chat.span, type(error).__name__, safe(describe(error)))
-            self._pen.end(node.chat.span, at)
+        if node is not None and open is node.summary:
+            open.facts["error"] = type(error).__name__  # what it came to is told in a moment
+        elif node is not None and open is node.chat and open.facts.get("early"):
+            open.facts["failed"] = (error, at)  # that it was asked is told in a moment
+        elif node is not None and open is node.chat:
+            self._end_failed(node, error, at)
+
+    def _end_failed(self, node: Node, error: BaseException, at: float) -> None:
+        if node.chat is not None:
+            self.pen.fail(node.chat.span, type(error).__name__, safe(describe(error)))
+            self.pen.end(node.chat.span, at)
             node.chat = None
+
+    def summarising(self, run_id: str, request: ModelRequest, at: float) -> Open:
+        """The question for a summary that begins now."""
+        return compaction.asked(self.pen, request, self._forest.node(run_id), at)
 
     def calling(self, run_id: str, call_id: str) -> Open | None:
         """The call that is under way."""
@@ -162,14 +182,14 @@ class Spans:
 
     def _handed_off(self, event: HandedOff, node: Node) -> None:
         call = ToolCall(id=event.call_id, name=f"transfer_to_{event.target}", arguments="")
-        open = self._forest.tool(node, event.agent, event.at, call, "handoff")
+        open = self._forest.tool(node, event.agent, node.moment(event.at), call, "handoff")
         del node.tools[call.id]
-        self._pen.end(open.span, event.at)
-        node.links.append(self._pen.link(open.span, {names.LINK: "handoff"}))
+        self.pen.end(open.span, event.at)
+        node.links.append(self.pen.link(open.span, {names.LINK: "handoff"}))
 
     def _routed(self, event: Routed, node: Node) -> None:
         if node.agent is not None and event.target is not None:
-            node.links.append(self._pen.link(node.agent.span, {names.LINK: "route"}))
+            node.links.append(self.pen.link(node.agent.span, {names.LINK: "route"}))
 
     def _branch_started(self, event: BranchStarted, node: Node) -> None:
         if event.group:
@@ -194,9 +214,9 @@ class Spans:
             child.agent.span.set_attribute(names.BRANCH_OUTCOME, event.outcome)
 
             if event.outcome == "failed":
-                self._pen.fail(child.agent.span, "branch_failed", safe(event.error))
+                self.pen.fail(child.agent.span, "branch_failed", safe(event.error))
 
-        self._forest.fell(event.branch, at)
+        self._forest.fell(event.branch, at, event.outcome)
         call_id, succeeded = event.branch.removeprefix(f"{event.run_id}/"), event.outcome == "completed"
 
         if node.group is not None and child.base is node.group.span:
@@ -212,23 +232,27 @@ class Spans:
             self._prunings += 1
             self._pruned += event.before - event.after
 
-        span = self._pen.start(names.PRUNE, event.at, of_pruning(event), parent=node.innermost)
-        self._pen.end(span, event.at)
+        span = self.pen.start(names.PRUNE, node.moment(event.at), of_pruning(event), parent=node.innermost)
+        self.pen.end(span, event.at)
 
     # ------------------------------------------------------------------------------------------ the end
 
+    def _summarised(self, event: Summarised, node: Node) -> None:
+        self._usage += event.usage
+        compaction.summarised(self.pen, event, node, capture=self.capture)
+
     def _paused(self, event: Paused, node: Node) -> None:
-        self._stop = "paused"
+        self._stop, self._waiting = "paused", {pause.run_id for pause in event.pauses}
 
     def _failed(self, event: RunFailed, node: Node) -> None:
         if event.run_id == self._state.run_id:
             self._stop, self._failure = "failed", event
         elif node.agent is not None:
-            self._pen.fail(node.agent.span, event.error_type, safe(event.error))
+            node.failed = True
+            self.pen.fail(node.agent.span, event.error_type, safe(event.error))
 
     def _finished(self, event: RunFinished, node: Node) -> None:
-        self._stop, self._pen.latest = event.stop_reason, self.root
-        self.root.set_attributes(of_total(event.usage))
+        self._stop, self.pen.latest = event.stop_reason, self.root
 
     def close(self, error: BaseException | None, at: float) -> None:
         """The run is over here: nothing is left open."""
@@ -236,17 +260,23 @@ class Spans:
         stop = self._stop or ("interrupted" if error is not None else "completed")
 
         try:
+            if stop == "paused":
+                self._forest.settle_finished(self._waiting)
+
+            if self._failure is not None:
+                self._forest.cut_off(self._failure.error_type or "error", safe(self._failure.error))
+
             self._forest.fell(self._state.run_id, at, stop)
         finally:
             told: dict[str, Any] = {names.STOP_REASON: stop, names.PRUNINGS: self._prunings, names.PRUNED: self._pruned}
-            self.root.set_attributes(told)
+            self.root.set_attributes(told | of_total(self._usage))
 
             if self._failure is not None:
-                self._pen.fail(self.root, self._failure.error_type or "error", safe(self._failure.error))
+                self.pen.fail(self.root, self._failure.error_type or "error", safe(self._failure.error))
             elif isinstance(error, Exception):
-                self._pen.fail(self.root, type(error).__name__, safe(describe(error)))
+                self.pen.fail(self.root, type(error).__name__, safe(describe(error)))
 
-            self._pen.end(self.root, at)
+            self.pen.end(self.root, at)
 
 
 ACTS: dict[type[Any], Callable[[Spans, Any, Node], None]] = {
@@ -260,9 +290,9 @@ ACTS: dict[type[Any], Callable[[Spans, Any, Node], None]] = {
     BranchStarted: Spans._branch_started,
     BranchFinished: Spans._branch_finished,
     HistoryPruned: Spans._pruning,
-    Summarised: lambda spans, event, node: summarised(spans._pen, event, node),
-    Compacted: lambda spans, event, node: compacted(spans._pen, event, node),
-    CompactionFailed: lambda spans, event, node: compaction_failed(spans._pen, event, node),
+    Summarised: Spans._summarised,
+    Compacted: lambda spans, event, node: compaction.compacted(spans.pen, event, node),
+    CompactionFailed: lambda spans, event, node: compaction.compaction_failed(spans.pen, event, node),
     Paused: Spans._paused,
     RunFailed: Spans._failed,
     RunFinished: Spans._finished,

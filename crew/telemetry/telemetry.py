@@ -16,10 +16,11 @@ from crew.telemetry import environment, logs, names
 from crew.telemetry.figures import Figure, Figures
 from crew.telemetry.instruments import Instruments
 from crew.telemetry.measures import Measures
-from crew.telemetry.nodes import Pen, nanoseconds
 from crew.telemetry.recorder import Recorder
+from crew.telemetry.redaction import safe
 from crew.telemetry.secrets import CURRENT, HELD, Secrets, keep_from
 from crew.telemetry.spans import Spans
+from crew.telemetry.tracing import Tracing, nanoseconds
 from crew.telemetry.watch import Watch
 
 FLUSH_SECONDS = 5.0
@@ -136,11 +137,13 @@ class Lookout:
     def watch(self, state: RunState, *, resumes: bool) -> Watch:
         """Begin to watch a run; whatever fails here costs the run nothing but its trace."""
         telemetry = self._telemetry()
-        spans, trace = self._spans(telemetry, state, resumes=resumes)
+        pen = self._pen(telemetry, state, resumes=resumes)
+        spans = None if pen is None else self._spans(telemetry, state, pen, resumes=resumes)
+        trace = "" if pen is None or spans is None else pen.traceparent
         ids = {"run_id": state.run_id} | ({"trace_id": trace[3:35]} if trace else {})
         lines = logs.lines(**ids) if logs.is_heard() else None
-        measures = Measures(self._recording(telemetry), self._crew.name, state, self._bound)
-        return Watch(state.run_id, trace, spans, lines, measures)
+        measures = Measures(self._recording(telemetry), self._crew.name, state, self._bound, resumes=resumes)
+        return Watch(state.run_id, trace, pen=pen, spans=spans, lines=lines, measures=measures)
 
     def metrics(self) -> dict[str, Figure]:
         """What was measured so far, by the metric's name."""
@@ -158,29 +161,27 @@ class Lookout:
 
         return self._recorder
 
-    def _spans(self, telemetry: Telemetry, state: RunState, *, resumes: bool) -> tuple[Spans | None, str]:
+    def _pen(self, telemetry: Telemetry, state: RunState, *, resumes: bool) -> Tracing | None:
+        """What writes the run's spans, their root begun; None where nobody wants them."""
         try:
             tracer = telemetry.tracer()
 
-            if tracer is None:
-                return None, ""
-
-            began = self._clock()
-            root = self._root(tracer, state, began, resumes=resumes)
-
-            if not root.is_recording():
-                return None, ""
-
-            spans = Spans(Pen(tracer), root, self._crew, state, began, capture=telemetry.capture_content)
-
-            if resumes:
-                spans.resumed(state, began)
+            if tracer is not None:
+                began = self._clock()
+                return Tracing(tracer, self._root(tracer, state, began, resumes=resumes), began)
         except Exception as error:  # the observer boundary: a tracer provider may be anybody's code
-            log.warning("run %s is not traced: %s", state.run_id, describe(error))
-            return None, ""
+            log.warning("run %s is not traced: %s", state.run_id, safe(describe(error)))
 
-        context = root.get_span_context()
-        return spans, f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+        return None
+
+    def _spans(self, telemetry: Telemetry, state: RunState, pen: Tracing, *, resumes: bool) -> Spans | None:
+        try:
+            if pen.root.is_recording():
+                return Spans(pen, self._crew, state, capture=telemetry.capture_content, resumes=resumes)
+        except Exception as error:  # the observer boundary: a tracer provider may be anybody's code
+            log.warning("run %s is not traced: %s", state.run_id, safe(describe(error)))
+
+        return None
 
     def _root(self, tracer: Any, state: RunState, began: float, *, resumes: bool) -> Any:
         told = {

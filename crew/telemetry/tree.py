@@ -1,192 +1,178 @@
-"""A run's span tree as text, from its events alone: for a terminal, with no server."""
+"""A run's spans as text: for a terminal, with no server, and whatever is exported or sampled elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from crew.messages import Usage
-from crew.runs import Event
-from crew.runs.events import (
-    AgentStarted,
-    Asked,
-    BranchFinished,
-    BranchStarted,
-    FellBack,
-    HandedOff,
-    HistoryPruned,
-    LimitReached,
-    Paused,
-    Replied,
-    Resumed,
-    Retried,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    Summarised,
-    ToolReturned,
-    ToolsStarted,
-)
+from crew.agents import Crew
+from crew.runs import Event, RunState
 from crew.telemetry import names
-from crew.telemetry.redaction import safe
+from crew.telemetry.nodes import Attributes
+from crew.telemetry.spans import Spans
+from crew.telemetry.watch import Watch
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Twig:
-    """One line of the tree."""
+    """One line of the tree: a span, with what was told of it."""
 
     name: str
     began: float
-    ended: float = 0.0
+    ended: float | None = None
+    told: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     below: list[Twig] = field(default_factory=list)
 
-    def add(self, name: str, at: float, *notes: str, ended: float = 0.0) -> Twig:
-        """A line below this one."""
-        twig = Twig(name=name, began=at, ended=ended, notes=[note for note in notes if note])
-        self.below.append(twig)
-        return twig
+    def set_attribute(self, key: str, value: Any, /) -> None:
+        """One fact more."""
+        self.told[key] = value
+
+    def set_attributes(self, attributes: Attributes, /) -> None:
+        """Some facts more."""
+        self.told |= attributes
+
+    def update_name(self, name: str, /) -> None:
+        """It is known by now what it is."""
+        self.name = name
 
 
 class Tree:
-    """Grows with every event; an observer like any other, and its text is there at any time."""
+    """The spans of all runs of an executor that has this among its `observers`; its text is there at any time."""
 
-    def __init__(self, crew: str = "") -> None:
-        self.root = Twig(name=f"{names.INVOKE_WORKFLOW} {crew}".strip(), began=0.0)
-        self.trace_id = ""
-        self._bases: dict[str, Twig] = {}
-        self._agents: dict[str, Twig] = {}
-        self._chats: dict[str, Twig] = {}
-        self._tools: dict[tuple[str, str], Twig] = {}
-        self._groups: dict[str, Twig] = {}
-        self._asked_of: dict[str, str] = {}
+    def __init__(self) -> None:
+        self._runs: list[Growing] = []
+
+    def watch(self, crew: Crew, state: RunState, *, resumes: bool) -> Growing:
+        """What watches one run."""
+        self._runs.append(Growing(crew, state, resumes=resumes))
+        return self._runs[-1]
 
     def __call__(self, event: Event) -> None:
-        self.root.began = self.root.began or event.at
-        self.root.ended = max(self.root.ended, event.at)
-
-        match event:
-            case RunStarted() | Resumed():
-                self.trace_id = event.trace[3:35] or self.trace_id
-            case AgentStarted():
-                self._end(self._agents, event.run_id, event.at)
-                self._agent(event.run_id, event.agent, event.at)
-            case Asked() | Replied() | Retried() | FellBack():
-                self._model(event)
-            case ToolsStarted() | ToolReturned() | HandedOff():
-                self._tool(event)
-            case BranchStarted() | BranchFinished():
-                self._branch(event)
-            case HistoryPruned():
-                told = f"{event.before} → {event.after} messages ({event.policy}: {safe(event.reason)})"
-                self._here(event.run_id).add(names.PRUNE, event.at, told, ended=event.at)
-            case Paused():
-                self.root.notes.append(f"paused for {', '.join(pause.reason for pause in event.pauses)}")
-            case LimitReached():
-                self.root.notes.append(f"limit: {event.limit}")
-            case RunFailed():
-                self._here(event.run_id).notes.append(f"failed: {safe(event.error)}")
-            case RunFinished():
-                self.root.notes += [event.stop_reason, _bill(event.usage)]
-            case Summarised():
-                self._here(event.run_id).add(names.COMPACT, event.at, _bill(event.usage), ended=event.at)
-            case _:
-                pass
-
-    def _model(self, event: Asked | Replied | Retried | FellBack) -> None:
-        match event:
-            case Asked():
-                here = self._agent(event.run_id, event.agent, event.at)
-                self._end(self._chats, event.run_id, event.at)
-                self._chats[event.run_id] = here.add(f"{names.CHAT} {safe(event.model)}", event.at)
-            case Replied():
-                if chat := self._chats.pop(event.run_id, None):
-                    chat.ended = event.at
-                    chat.notes.append(_bill(event.usage))
-            case Retried():
-                self._chats.get(event.run_id, self._here(event.run_id)).notes.append(
-                    f"tried again: {safe(event.reason)}"
-                )
-            case FellBack():
-                self._here(event.run_id).notes.append(
-                    f"{safe(event.model)} → {safe(event.backup)}: {safe(event.reason)}"
-                )
-
-    def _tool(self, event: ToolsStarted | ToolReturned | HandedOff) -> None:
-        here = self._agent(event.run_id, event.agent, event.at)
-
-        match event:
-            case ToolsStarted():
-                for call in event.calls:
-                    self._tools[event.run_id, call.id] = here.add(f"{names.EXECUTE_TOOL} {safe(call.name)}", event.at)
-            case ToolReturned(result=result):
-                tool = self._tools.pop((event.run_id, result.call_id), None)
-                tool = tool or here.add(f"{names.EXECUTE_TOOL} {safe(result.name)}", event.at)
-                tool.ended = event.at
-
-                if result.outcome == "error":
-                    tool.notes.append("error")
-            case HandedOff():
-                here.add(f"{names.EXECUTE_TOOL} transfer_to_{event.target}", event.at, ended=event.at)
-
-    def _branch(self, event: BranchStarted | BranchFinished) -> None:
-        if isinstance(event, BranchStarted):
-            if event.group:
-                self._end(self._agents, event.run_id, event.at)
-                base = self._bases.get(event.run_id, self.root)
-                group = self._groups.get(event.run_id) or base.add(f"{names.PARALLEL} {event.group}", event.at)
-                self._groups[event.run_id] = self._bases[event.branch] = group
-            else:
-                here = self._agent(event.run_id, event.agent, event.at)
-                call = here.add(f"{names.EXECUTE_TOOL} {event.tool}", event.at)
-                self._bases[event.branch] = call
-        else:
-            if (agent := self._agents.get(event.branch)) and event.outcome != "completed":
-                agent.notes.append(event.outcome)
-
-            self._end(self._agents, event.branch, event.at)
-            base = self._bases.pop(event.branch, self.root)
-            base.ended = event.at
-
-            if base is self._groups.get(event.run_id) and base not in self._bases.values():
-                del self._groups[event.run_id]
-
-    def _here(self, run_id: str) -> Twig:
-        return self._agents.get(run_id) or self._bases.get(run_id, self.root)
-
-    def _agent(self, run_id: str, agent: str, at: float) -> Twig:
-        if run_id not in self._agents:
-            base = self._bases.get(run_id, self.root)
-            self._agents[run_id] = base.add(f"{names.INVOKE_AGENT} {agent}", at)
-
-        return self._agents[run_id]
-
-    def _end(self, of: dict[str, Twig], run_id: str, at: float) -> None:
-        if twig := of.pop(run_id, None):
-            twig.ended = at
+        """Each run has a watch of its own."""
 
     def __str__(self) -> str:
-        lines = [_line(self.root, "", self.root.ended), *_lines(self.root, "", self.root.ended)]
-        return "\n".join([*lines, f"trace {self.trace_id}"] if self.trace_id else lines)
+        return "\n".join(line for run in self._runs for line in run.lines())
 
 
-def _lines(twig: Twig, indent: str, end: float) -> Iterator[str]:
+class Growing(Watch):
+    """Watches one run for a tree, from its first event on: by the run's own clock."""
+
+    def __init__(self, crew: Crew, state: RunState, *, resumes: bool) -> None:
+        super().__init__(state.run_id, "")
+        self._crew, self._state, self._resumes = crew, state, resumes
+
+    def __call__(self, event: Event) -> None:
+        if self._pen is None:
+            root = Twig(name=f"{names.INVOKE_WORKFLOW} {self._crew.name}", began=event.at)
+            self._pen = Drawing(root)
+            self._spans = Spans(self._pen, self._crew, self._state, capture=False, resumes=self._resumes)
+
+        self.trace = getattr(event, "trace", "") or self.trace
+        super().__call__(event)
+
+    def lines(self) -> Iterator[str]:
+        """The tree, and the id to look it up by where it is exported too."""
+        if self._pen is not None:
+            yield from _lines(self._pen.root)
+
+        if self.trace:
+            yield f"trace {self.trace[3:35]}"
+
+
+class Drawing:
+    """A pen that draws twigs; it attaches nothing, because whatever is current belongs to those who export."""
+
+    def __init__(self, root: Twig) -> None:
+        self.root, self.began = root, root.began
+        self.latest: Any = None
+
+    def start(
+        self, name: str, at: float, told: Attributes, *, parent: Twig, client: bool = False, links: Sequence[Any] = ()
+    ) -> Twig:
+        """A line below another one."""
+        twig = Twig(name=name, began=at, told=dict(told))
+        parent.below.append(twig)
+        return twig
+
+    def end(self, span: Twig, at: float) -> None:
+        """It has ended."""
+        span.ended = at
+
+    def fail(self, span: Twig, kind: str, text: str = "") -> None:
+        """It came to an error."""
+        span.notes.append(f"failed: {text}" if text else kind.replace("tool_error", "error"))
+
+    def link(self, span: Twig, told: Attributes) -> None:
+        """Lines point nowhere."""
+
+    def event(self, span: Twig, name: str, at: float, told: Attributes) -> None:
+        """Something that happened within it."""
+        if name in NOTES:
+            span.notes.append(NOTES[name](told))
+
+    def ids(self, span: Twig) -> tuple[str, str]:
+        """Nobody looks for a line."""
+        return "", ""
+
+    def attach(self, span: Twig) -> None:
+        """Nothing becomes current."""
+
+    def detach(self, token: Any) -> None:
+        """Nothing was."""
+
+
+NOTES: dict[str, Callable[[Attributes], str]] = {
+    "crew.retry": lambda told: f"tried again: {told['reason']}",
+    "crew.fallback": lambda told: f"{told['model']} → {told['backup']}: {told['reason']}",
+    "crew.too_long": lambda told: "too long, cut further",
+    "crew.paused": lambda told: f"paused for {', '.join(told['pauses'])}",
+    "crew.limit_reached": lambda told: f"limit: {told['limit']}",
+    "crew.branch_timed_out": lambda told: f"timed out after {told['seconds']:g} s",
+}
+
+
+def _lines(twig: Twig, first: str = "", rest: str = "") -> Iterator[str]:
+    yield f"{first}{'  '.join((twig.name, _time(twig), *_facts(twig), *twig.notes))}"
+
     for number, below in enumerate(twig.below):
         last = number == len(twig.below) - 1
-        yield _line(below, f"{indent}{'└─ ' if last else '├─ '}", end)
-        yield from _lines(below, f"{indent}{'   ' if last else '│  '}", end)
+        yield from _lines(below, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}")
 
 
-def _line(twig: Twig, indent: str, end: float) -> str:
-    notes = "  ".join(twig.notes)
-    return f"{indent}{twig.name}  {_time((twig.ended or end) - twig.began)}{'  ' if notes else ''}{notes}"
+def _time(twig: Twig) -> str:
+    if twig.ended is None:
+        return "under way"
 
-
-def _time(seconds: float) -> str:
+    seconds = twig.ended - twig.began
     return f"{seconds:.2f} s" if seconds >= 1 else f"{max(0.0, seconds) * 1000:.1f} ms"
 
 
-def _bill(usage: Usage) -> str:
-    cached = f" ({usage.cache_read_tokens} cached)" if usage.cache_read_tokens else ""
-    money = "" if usage.cost is None else f"  ${usage.cost:.4f}" if usage.cost else ""
-    return f"{usage.input_tokens}{cached} → {usage.output_tokens} tokens{money}"
+def _facts(twig: Twig) -> Iterator[str]:
+    told = twig.told
+
+    if twig.name == names.PRUNE:
+        why = f"{told[names.HISTORY_POLICY]}: {told[names.REASON]}"
+        yield f"{told[names.BEFORE]} → {told[names.AFTER]} messages ({why})"
+
+    if (outcome := told.get(names.STOP_REASON) or told.get(names.BRANCH_OUTCOME)) and not _is_plain(twig, outcome):
+        yield outcome
+
+    if names.USAGE_INPUT in told:
+        yield from _bill(told, names.USAGE_INPUT, names.USAGE_OUTPUT, names.USAGE_CACHE_READ, names.USAGE_COST)
+    elif names.INPUT_TOKENS in told:
+        yield from _bill(told, names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.CACHE_READ_TOKENS, names.COST)
+
+
+def _is_plain(twig: Twig, outcome: str) -> bool:
+    """Whether everybody expects that; of the whole run it is said in any case."""
+    return outcome == "completed" and not twig.name.startswith(names.INVOKE_WORKFLOW)
+
+
+def _bill(told: Attributes, read: str, written: str, cached: str, money: str) -> Iterator[str]:
+    from_cache = f" ({told[cached]} cached)" if told.get(cached) else ""
+    yield f"{told[read]}{from_cache} → {told[written]} tokens"
+
+    if told.get(money):
+        yield f"${told[money]:.4f}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -15,16 +15,29 @@ from crew.telemetry import names
 from crew.telemetry.content import instructions_json, messages_json
 from crew.telemetry.lines import LINES, louder
 from crew.telemetry.measures import Measures
-from crew.telemetry.nodes import Open, attach, detach
+from crew.telemetry.nodes import Open, Pen
 from crew.telemetry.spans import Spans
 
 
 class Watch:
-    """Watches one run; the parts that nobody asked for are None."""
+    """Watches one run; the parts that nobody asked for are None.
 
-    def __init__(self, run_id: str, trace: str, spans: Spans | None, lines: Any, measures: Measures) -> None:
+    A pen without spans has a root that is not recorded: what is started within the run is not recorded either.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        trace: str,
+        *,
+        pen: Pen | None = None,
+        spans: Spans | None = None,
+        lines: Any = None,
+        measures: Measures | None = None,
+    ) -> None:
         self.trace = trace
-        self._run_id, self._spans, self._lines, self._measures = run_id, spans, lines, measures
+        self._run_id, self._pen, self._spans, self._lines, self._measures = run_id, pen, spans, lines, measures
+        self._root = None if pen is None else Open(span=pen.root, began=pen.began)
         self._last, self._seen = 0.0, perf_counter()
         self._ended = False
 
@@ -32,7 +45,8 @@ class Watch:
         if self._spans is not None:
             self._spans(event)
 
-        self._measures(event)
+        if self._measures is not None:
+            self._measures(event)
 
         if self._lines is not None:
             self._line(event)
@@ -69,30 +83,42 @@ class Watch:
 
     def around(self, run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
         """The call runs inside its span, so that what it starts is below it."""
-        spans, open = self._spans, None
+        spans, open = self._spans, self._root
         call_id = what.id if isinstance(what, ToolCall) else None
 
-        if spans is not None and isinstance(what, ToolCall):
-            open = spans.calling(run_id, what.id)
-        elif spans is not None and isinstance(what, ModelRequest):
+        if isinstance(what, ModelRequest) and what.purpose == "summary" and self._measures is not None:
+            self._measures.summarising(run_id, self._last)
+
+        if spans is not None:
+            open = self._opened(spans, run_id, what)
+
+        return _Around(self, self._pen, run_id, call_id, open, self._bound_for(run_id, what, open))
+
+    def _opened(self, spans: Spans, run_id: str, what: ModelRequest | ToolCall) -> Open | None:
+        if isinstance(what, ToolCall):
+            return spans.calling(run_id, what.id)
+
+        if what.purpose == "summary":
+            open = spans.summarising(run_id, what, self._last)  # which led to it, a moment ago
+        else:
             open = spans.asking(run_id, what.agent, self._now())
 
-            if spans.capture:
-                _capture(open, what)
+        if spans.capture:
+            _capture(open, what)
 
-        return _Around(
-            self, run_id, call_id, open, self._bound_for(run_id, what, open) if self._lines is not None else {}
-        )
+        return open
 
     def _bound_for(self, run_id: str, what: ModelRequest | ToolCall, open: Open | None) -> dict[str, Any]:
+        if self._lines is None:
+            return {}
+
         told = {"run_id": self._run_id, **self._ids(run_id, what.agent if isinstance(what, ModelRequest) else "")}
 
         if isinstance(what, ToolCall):
             told["tool"] = what.name
 
-        if open is not None:
-            context = open.span.get_span_context()
-            told |= {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+        if open is not None and self._pen is not None:
+            told["trace_id"], told["span_id"] = self._pen.ids(open.span)
 
         return told
 
@@ -107,21 +133,27 @@ class Watch:
 
             return
 
-        if self._spans is not None:
-            self._spans.chat_failed(run_id, error, self._now())
+        if self._spans is not None and open is not None:
+            self._spans.chat_failed(run_id, open, error, self._now())
 
-        self._measures.chat_failed(run_id, error, self._now())
+        if self._measures is not None:
+            self._measures.chat_failed(run_id, error, self._now())
 
     def close(self, error: BaseException | None) -> None:
-        """The run is over here."""
+        """The run is over here; whatever one part raises, the others are told too."""
         at = self._now()
-        self._measures.close(error, at)
 
-        if self._lines is not None and error is not None and not self._ended:
-            self._lines.info("run.interrupted", error_type=type(error).__name__)
+        with ExitStack() as parts:
+            if self._lines is not None and error is not None and not self._ended:
+                parts.callback(self._lines.info, "run.interrupted", error_type=type(error).__name__)
 
-        if self._spans is not None:
-            self._spans.close(error, at)
+            if self._measures is not None:
+                parts.callback(self._measures.close, error, at)
+
+            if self._spans is not None:
+                parts.callback(self._spans.close, error, at)
+            elif self._pen is not None:
+                parts.callback(self._pen.end, self._pen.root, at)
 
 
 def _capture(open: Open, request: ModelRequest) -> None:
@@ -136,19 +168,19 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 class _Around:
     """Attaches a span, and the ids for whoever logs inside, for the length of one call."""
 
-    __slots__ = ("_bound", "_call_id", "_logged", "_open", "_run_id", "_token", "_watch")
+    __slots__ = ("_bound", "_call_id", "_logged", "_open", "_pen", "_run_id", "_token", "_watch")
 
     def __init__(
-        self, watch: Watch, run_id: str, call_id: str | None, open: Open | None, bound: dict[str, Any]
+        self, watch: Watch, pen: Pen | None, run_id: str, call_id: str | None, open: Open | None, bound: dict[str, Any]
     ) -> None:
-        self._watch, self._run_id, self._call_id = watch, run_id, call_id
+        self._watch, self._pen, self._run_id, self._call_id = watch, pen, run_id, call_id
         self._open, self._bound = open, bound
         self._token: Any = None
         self._logged: AbstractContextManager[Any] = nullcontext()
 
     def __enter__(self) -> None:
-        if self._open is not None:
-            self._token = attach(self._open.span)
+        if self._open is not None and self._pen is not None:
+            self._token = self._pen.attach(self._open.span)
 
         if self._bound:
             from structlog.contextvars import bound_contextvars
@@ -165,8 +197,8 @@ class _Around:
 
         self._logged.__exit__(None, None, None)
 
-        if self._token is not None:
-            detach(self._token)
+        if self._token is not None and self._pen is not None:
+            self._pen.detach(self._token)
 
         if error is not None:
             self._watch.failed(self._run_id, self._call_id, self._open, error)

@@ -14,16 +14,9 @@ from crew.telemetry import Tree
 
 async def test_the_tree_of_a_run_reads_like_its_trace(seen, support: Callable[..., Crew]) -> None:
     """The same names at the same depths as the spans, with times, tokens, prunings, and the id to look it up by."""
-    events: list = []
-    executor = CrewExecutor(
-        support(), max_messages_per_request=10, telemetry=seen.telemetry(), observers=[events.append]
-    )
+    tree = Tree()
+    executor = CrewExecutor(support(), max_messages_per_request=10, telemetry=seen.telemetry(), observers=[tree])
     result = await executor.execute("Go")
-    tree = Tree("support")
-
-    for event in events:
-        tree(event)
-
     *lines, trace = str(tree).splitlines()
     assert trace == f"trace {result.trace_id}"
 
@@ -44,7 +37,7 @@ async def test_the_tree_of_a_run_reads_like_its_trace(seen, support: Callable[..
 async def test_money_and_cached_tokens_are_shown_where_they_are_known() -> None:
     """Of a free or unknown model nothing is claimed."""
     usage = Usage(requests=1, input_tokens=100, output_tokens=5, cache_read_tokens=80, cost=0.0123)
-    tree = Tree("c")
+    tree = Tree()
     agent = Agent("a", model=ScriptedProvider(ModelReply(text="Hi.", usage=usage)))
     await CrewExecutor(agent, observers=[tree]).execute("Go")
     assert "100 (80 cached) → 5 tokens  $0.0123" in str(tree)
@@ -53,7 +46,7 @@ async def test_money_and_cached_tokens_are_shown_where_they_are_known() -> None:
 
 async def test_failures_and_errors_are_visible() -> None:
     """A tool's error, and what ended the run."""
-    tree = Tree("c")
+    tree = Tree()
 
     with pytest.raises(RunError):
         await CrewExecutor(

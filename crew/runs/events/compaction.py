@@ -17,6 +17,7 @@ class Summarised(Stamp):
     text: str = ""
     error: str = ""
     usage: Usage
+    provider: str = ""
     model: str = ""
     kind: Literal["summarised"] = "summarised"
 

@@ -1,0 +1,375 @@
+"""What branches, groups, summaries and parts of a run came to is on their spans, in the trace and in the terminal."""
+
+import asyncio
+import logging
+import re
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from opentelemetry.trace import SpanKind, StatusCode
+
+from crew import Agent, Crew, CrewExecutor, Parallel, RunError, ScriptedProvider, call, tool
+from crew.doors import ModelReply, ModelRequest
+from crew.errors import Overloaded, StoreError
+from crew.history import HeadTail
+from crew.messages import Usage
+from crew.store import MemoryStore
+from crew.telemetry import Telemetry, Tree
+from tests.telemetry.test_spans import assert_whole
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@tool(approval="always")
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+def panel(*branches: Agent, **options) -> Crew:
+    """A crew that begins with a group."""
+    group = Parallel("panel", branches=branches, **options)
+    others = [options["then"]] if "then" in options else []
+    return Crew("c", agents=[*branches, *others], groups=[group], entry=group)
+
+
+def lines_of(tree: Tree) -> dict[str, str]:
+    """What the tree says, by the span's name."""
+    rows = (re.sub(r"^[│├└─ ]*", "", line).split("  ", 1) for line in str(tree).splitlines())
+    return {row[0]: row[1] if len(row) > 1 else "" for row in rows}
+
+
+# ---------------------------------------------------------------------------------------------- groups
+
+
+async def test_a_branch_that_ended_before_a_pause_is_told_as_completed(seen) -> None:
+    """The other one waits for a person; the group goes on with the second trace."""
+    good = Agent("good", model=ScriptedProvider("Yes."))
+    payer = Agent("payer", model=ScriptedProvider(call("pay"), "Paid."), tools=[pay])
+    executor = CrewExecutor(panel(good, payer), telemetry=seen.telemetry())
+    paused = await executor.execute("Go")
+    done = seen.one("invoke_agent good")
+    assert done.attributes["crew.branch.outcome"] == "completed"
+    assert "crew.stop_reason" not in done.attributes
+    assert seen.one("invoke_agent payer").attributes["crew.stop_reason"] == "paused"
+    assert_whole(seen)
+    await executor.resume(paused.run_id, {paused.pauses[0].id: True})
+    assert_whole(seen)
+    assert [s.attributes.get("crew.parallel.succeeded") for s in seen.named("crew.parallel")] == [0, 2]
+
+
+async def test_a_group_that_fails_the_run_is_an_error_and_says_who_was_cut_off(seen) -> None:
+    """With `fail_fast` the healthy branch is cancelled, not failed."""
+
+    @tool
+    async def wait() -> str:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+        return ""
+
+    broken = Agent("broken", model=ScriptedProvider(RuntimeError("no luck")))
+    healthy = Agent("healthy", model=ScriptedProvider(call("wait"), "Never."), tools=[wait])
+
+    with pytest.raises(RunError):
+        await CrewExecutor(panel(healthy, broken, on_error="fail_fast"), telemetry=seen.telemetry()).execute("Go")
+
+    assert_whole(seen)
+    group = seen.one("crew.parallel panel")
+    assert group.status.status_code is StatusCode.ERROR
+    assert group.attributes["crew.parallel.succeeded"] == 0
+    outcomes = {
+        name: seen.one(f"invoke_agent {name}").attributes["crew.branch.outcome"] for name in ("broken", "healthy")
+    }
+    assert outcomes == {"broken": "failed", "healthy": "cancelled"}
+    assert seen.one("invoke_workflow c").attributes["crew.usage.requests"] == 1
+
+
+async def test_a_groups_time_out_is_told_on_the_group_and_marks_what_it_cut_off(seen) -> None:
+    """The tool that was under way says that it was stopped."""
+
+    @tool
+    async def wait() -> str:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+        return ""
+
+    slow = Agent("slow", model=ScriptedProvider(call("wait"), "Never."), tools=[wait])
+    crew = panel(slow, Agent("quick", model=ScriptedProvider("Yes.")), timeout=0.05)
+    await CrewExecutor(crew, telemetry=seen.telemetry()).execute("Go")
+    assert_whole(seen)
+    assert [event.name for event in seen.one("crew.parallel panel").events] == ["crew.branch_timed_out"]
+    assert seen.one("execute_tool wait").attributes["crew.stop_reason"] == "failed"
+
+
+async def test_whoever_goes_on_after_a_group_is_linked_to_it(seen) -> None:
+    """As after a handoff or a route."""
+    editor = Agent("editor", model=ScriptedProvider("The end."))
+    crew = panel(Agent("one", model=ScriptedProvider("Yes.")), then=editor)
+    await CrewExecutor(crew, telemetry=seen.telemetry()).execute("Go")
+    (link,) = seen.one("invoke_agent editor").links
+    assert link.context.span_id == seen.one("crew.parallel panel").context.span_id
+    assert link.attributes == {"crew.link": "route"}
+
+
+async def test_a_question_that_failed_before_it_was_told_is_one_span_and_one_measurement(seen) -> None:
+    """While one branch commits, another one's question is asked, and fails: still as many spans as questions."""
+
+    class Slow(MemoryStore):
+        async def commit(self, run_id, version, events, state) -> None:
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+            await super().commit(run_id, version, events, state)
+
+    backup = ScriptedProvider("From the backup.", model="small")
+    branches = [
+        Agent(name, model=ScriptedProvider(Overloaded("too much"), model="big"), backup=backup) for name in "abc"
+    ]
+    events: list = []
+    executor = CrewExecutor(panel(*branches), store=Slow(), telemetry=seen.telemetry(), observers=[events.append])
+    await executor.execute("Go")
+    assert_whole(seen)
+    asked = [event for event in events if event.kind == "asked"]
+    assert len(seen.named("chat")) == len(asked) == 6
+    assert [s.status.status_code for s in seen.named("chat big")] == [StatusCode.ERROR] * 3
+    assert executor.metrics()["gen_ai.client.operation.duration"].count == 6
+
+
+# ---------------------------------------------------------------------------------------------- summaries
+
+
+def summarising(summary, **options) -> CrewExecutor:
+    """An executor whose one agent looks at so many orders that a summary is made."""
+    script = [call("look", order_id=str(number)) for number in range(12)]
+
+    @tool
+    async def look(order_id: str) -> str:
+        """Look an order up."""
+        return f"order {order_id} is on its way, says the warehouse, and it will be there soon " * 4
+
+    model = ScriptedProvider(*script, "Done.", summary=summary)
+    policy = HeadTail(max_messages=12, preserve_last_n=4, summarize_on_trim=True)
+    return CrewExecutor(Agent("a", model=model, tools=[look]), history=policy, **options)
+
+
+async def test_a_summariser_works_inside_its_chat_span_and_takes_the_time_that_it_takes(seen) -> None:
+    """What the provider starts is below the chat, below `crew.compact`; in the terminal too."""
+    clock, tree, current = Clock(), Tree(), []
+
+    def summary(request: ModelRequest) -> str:
+        current.append(trace.get_current_span().get_span_context().span_id)
+        clock.now += 3
+        return "They looked at orders."
+
+    executor = summarising(summary, telemetry=seen.telemetry(capture_content=True), clock=clock, observers=[tree])
+    result = await executor.execute("Go")
+    assert_whole(seen)
+    chats = [span for span in seen.named("chat") if seen.parent(span).name == "crew.compact"]
+    assert [span.context.span_id for span in chats] == current
+    told = chats[0].attributes
+    assert (chats[0].name, chats[0].kind) == ("chat scripted", SpanKind.CLIENT)
+    assert told["gen_ai.provider.name"] == "scripted"
+    assert told["gen_ai.conversation.id"] == result.conversation_id
+    assert "They looked at orders." in told["gen_ai.output.messages"]
+    assert told["gen_ai.input.messages"].startswith("[")
+    assert executor.metrics()["gen_ai.client.operation.duration"].count == result.usage.requests
+    assert re.search(r"crew.compact  3.00 s\n.*└─ chat scripted  3.00 s  .* tokens", str(tree))
+
+
+async def test_a_summary_that_fails_is_a_chat_that_failed(seen) -> None:
+    """With the error's class; the run goes on."""
+    tree = Tree()
+    executor = summarising(Overloaded("too much"), telemetry=seen.telemetry(), observers=[tree])
+    result = await executor.execute("Go")
+    assert_whole(seen)
+    chats = [span for span in seen.named("chat") if seen.parent(span).name == "crew.compact"]
+    assert chats
+    assert {(s.status.status_code, s.attributes["error.type"]) for s in chats} == {(StatusCode.ERROR, "Overloaded")}
+    assert "failed: " in lines_of(tree)["crew.compact"]
+    assert result.output == "Done."
+
+
+# ---------------------------------------------------------------------------------------------- parts of a run
+
+
+async def test_the_root_has_the_totals_so_far_on_every_way_out(seen) -> None:
+    """Of a paused, a failed and a resumed run: what the result counts."""
+    bill = Usage(requests=1, input_tokens=100, output_tokens=5, cost=0.5)
+    script = [
+        ModelReply(calls=(call("pay"),), usage=bill),
+        RuntimeError("broken"),
+        ModelReply(text="Done.", usage=bill),
+    ]
+    executor = CrewExecutor(
+        Agent("a", model=ScriptedProvider(*script), tools=[pay]),
+        telemetry=seen.telemetry(),
+        max_messages_per_request=10,
+    )
+    paused = await executor.execute("Go", history=[{"role": "user", "content": f"{n}"} for n in range(12)])
+
+    with pytest.raises(RunError) as failed:
+        await executor.resume(paused.run_id, {paused.pauses[0].id: True})
+
+    told = [root.attributes for root in seen.named("invoke_workflow")]
+    assert [root["crew.stop_reason"] for root in told] == ["paused", "failed"]
+    assert [root["crew.usage.input_tokens"] for root in told] == [100, 100]
+    assert [root["crew.usage.cost_usd"] for root in told] == [0.5, 0.5]
+    assert all("crew.cost.usd" not in root for root in told)
+    prunings = failed.value.result.metrics.prunings
+    assert prunings > 0
+    assert [root["crew.history.prunings"] for root in told] == [paused.metrics.prunings, prunings]
+
+
+async def test_a_resumed_run_is_measured_from_its_resume() -> None:
+    """Its time, its agents' times, and what it has used of its limits."""
+    clock = Clock()
+
+    @tool(approval="always")
+    async def work() -> str:
+        """Work for a while."""
+        clock.now += 30
+        return "done"
+
+    agent = Agent("a", model=ScriptedProvider(call("work"), "Done."), tools=[work])
+    executor = CrewExecutor(agent, clock=clock)
+    paused = await executor.execute("Go")
+    clock.now += 3_600
+    await executor.resume(paused.run_id, {paused.pauses[0].id: True})
+    figures = executor.metrics()
+    assert figures["gen_ai.invoke_workflow.duration"].most == pytest.approx(30, abs=1)
+    agents = figures["gen_ai.invoke_agent.duration"]
+    assert (agents.count, agents.most) == (2, pytest.approx(30, abs=1))
+
+
+async def test_a_run_that_is_not_sampled_takes_what_is_started_within_it_along(seen) -> None:
+    """No span of a tool's own becomes a trace of its own."""
+    provider = TracerProvider(sampler=ParentBased(ALWAYS_OFF), shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(seen.exporter))
+    recorded: list[bool] = []
+
+    @tool
+    async def query() -> str:
+        """Ask a database."""
+        with provider.get_tracer("db").start_as_current_span("SELECT") as span:
+            recorded.append(span.get_span_context().trace_flags.sampled)
+
+        return "rows"
+
+    agent = Agent("a", model=ScriptedProvider(call("query"), "Done."), tools=[query])
+    executor = CrewExecutor(agent, telemetry=Telemetry(tracer_provider=provider))
+    result = await executor.execute("Go")
+    assert (recorded, seen.spans, result.trace_id) == ([False], [], "")
+
+
+async def test_a_stored_run_that_can_not_be_cancelled_leaves_no_span_open(seen) -> None:
+    """The store fails; whoever watches is told all the same."""
+
+    class Failing(MemoryStore):
+        broken = False
+
+        async def commit(self, run_id, version, events, state) -> None:
+            if self.broken:
+                raise OSError("disk full")
+
+            await super().commit(run_id, version, events, state)
+
+    store = Failing()
+    agent = Agent("a", model=ScriptedProvider(call("pay"), "Done."), tools=[pay])
+    executor = CrewExecutor(agent, store=store, telemetry=seen.telemetry())
+    paused = await executor.execute("Go")
+    store.broken = True
+
+    with pytest.raises(StoreError):
+        await executor.cancel(paused.run_id)
+
+    assert len(seen.named("invoke_workflow")) == 2
+    assert executor.metrics()["crew.runs.active"].total == 0
+
+
+async def test_a_handler_that_raises_leaves_no_span_open(seen) -> None:
+    """Lines, measurements and spans are closed each for itself."""
+
+    class Raising(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno < logging.WARNING:
+                raise OSError("disk full")
+
+    logger, handler = logging.getLogger("crew"), Raising()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+    try:
+        result = await CrewExecutor(Agent("a", model=ScriptedProvider("Done.")), telemetry=seen.telemetry()).execute(
+            "Go"
+        )
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+
+    assert result.output == "Done."
+    assert len(seen.named("invoke_workflow")) == 1
+
+
+# ---------------------------------------------------------------------------------------------- in the terminal
+
+
+async def test_the_tree_has_the_times_of_the_spans(seen) -> None:
+    """Each branch its own, also where one waits for the other; several runs are several trees."""
+    clock, tree = Clock(), Tree()
+
+    def busy(seconds: float):
+        def answer(request: ModelRequest) -> str:
+            clock.now += seconds
+            return "Yes."
+
+        return ScriptedProvider(answer)
+
+    crew = panel(Agent("a", model=busy(2)), Agent("b", model=busy(5)))
+    executor = CrewExecutor(crew, clock=clock, telemetry=seen.telemetry(), observers=[tree])
+    await executor.execute("Go")
+    shown = lines_of(tree)
+
+    for span in seen.spans:
+        if span.name.startswith("invoke_"):
+            assert shown[span.name].startswith(f"{(span.end_time - span.start_time) / 1e9:.2f} s"), span.name
+
+    assert shown["invoke_agent a"] != shown["invoke_agent b"]
+    await executor.execute("Again")
+    assert str(tree).count("invoke_workflow c") == 2
+    assert str(tree).count("trace ") == 2
+
+
+async def test_a_run_that_is_interrupted_shows_where_it_stood() -> None:
+    """The tool that was under way has its time, and the run says that it was interrupted."""
+    tree, begun = Tree(), asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait for ever."""
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    agent = Agent("a", model=ScriptedProvider(call("wait"), "Never."), tools=[wait])
+    task = asyncio.ensure_future(CrewExecutor(agent, observers=[tree]).execute("Go"))
+    await begun.wait()
+    assert lines_of(tree)["execute_tool wait"] == "under way"
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    shown = lines_of(tree)
+    assert "interrupted" in shown["invoke_workflow a"]
+    assert "interrupted" in shown["execute_tool wait"]
