@@ -26,10 +26,10 @@ class Closable(Protocol):
 
 @contextmanager
 def closing(run: Run) -> Iterator[None]:
-    """Whoever watches is told when this is over; every way out goes on as it is."""
+    """Whoever watches is told when this is over."""
     try:
         yield
-    except BaseException as error:
+    except BaseException as error:  # every way out is told, and goes on as it is
         run.closed(error)
         raise
 
