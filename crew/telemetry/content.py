@@ -1,4 +1,4 @@
-"""What was said, as JSON attributes: only by opt-in, without key-like strings, cut between messages and not inside."""
+"""What was said, as JSON attributes: only by opt-in, without key-like strings, and whole as JSON whatever is left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, ToolMessage, ToolResult, UserMessage
 from crew.telemetry.attributes import finished
-from crew.telemetry.redaction import safe
+from crew.telemetry.redaction import LONGEST, safe
 
 LARGEST = 64_000
 
@@ -40,6 +40,11 @@ def instructions_json(text: str) -> str:
     return json.dumps([_text(text)], ensure_ascii=False)
 
 
+def of_arguments(arguments: str) -> str:
+    """A call's arguments: the JSON that they are, or, where they are too long, the beginning of it as one text."""
+    return safe(arguments) if len(arguments) <= LONGEST else json.dumps(safe(arguments), ensure_ascii=False)
+
+
 def of_result(result: ToolResult) -> str:
     """What the model was told of a call."""
     return safe(result.text)
@@ -57,10 +62,23 @@ def _message(message: Message) -> dict[str, Any]:
                 {"type": "tool_call", "id": call.id, "name": safe(call.name), "arguments": safe(call.arguments)}
                 for call in calls
             ]
-            return {"role": "assistant", "parts": [*parts, *called]}
+            return {"role": "assistant", "parts": _fitting([*parts, *called])}
         case ToolMessage(results=results):
             parts = [{"type": "tool_call_response", "id": r.call_id, "response": safe(r.text)} for r in results]
-            return {"role": "tool", "parts": parts}
+            return {"role": "tool", "parts": _fitting(parts)}
+
+
+def _fitting(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first parts that leave room for a message around them, and how many more there were."""
+    room = LARGEST - 1_000
+
+    for number, part in enumerate(parts):
+        room -= len(json.dumps(part, ensure_ascii=False)) + 2
+
+        if room < 0:
+            return [*parts[:number], _text(f"[… {len(parts) - number} more parts]")]
+
+    return parts
 
 
 def _text(text: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from crew.messages import ToolCall, ToolResult
 from crew.runs import CallTools, RunBranches, RunState
 from crew.telemetry import names
 from crew.telemetry.attributes import of_group
-from crew.telemetry.content import of_result
+from crew.telemetry.content import of_arguments, of_result
 from crew.telemetry.nodes import Node, Open, Pen, Span
 from crew.telemetry.redaction import safe
 
@@ -72,7 +72,7 @@ class Forest:
         }
 
         if self.capture and call.arguments:
-            told[names.TOOL_ARGUMENTS] = safe(call.arguments)
+            told[names.TOOL_ARGUMENTS] = of_arguments(call.arguments)
 
         parent = self.agent(node, agent, at).span
         span = self.pen.start(f"{names.EXECUTE_TOOL} {name}", at, told, parent=parent)

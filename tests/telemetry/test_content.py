@@ -72,3 +72,19 @@ def test_every_kind_of_message_has_a_shape() -> None:
     assert [m["role"] for m in parsed] == ["system", "user", "assistant", "tool"]
     assert parsed[2]["parts"] == [{"type": "tool_call", "id": "1", "name": "look", "arguments": "{}"}]
     assert parsed[3]["parts"] == [{"type": "tool_call_response", "id": "1", "response": "r"}]
+
+
+async def test_many_long_calls_stay_within_the_cap_as_json(seen) -> None:
+    """A reply with sixteen calls of nine thousand characters, and one of seventy thousand."""
+    long = [call("look", order_id="7" * 9_000) for _ in range(16)]
+    script = ScriptedProvider(long, call("look", order_id="7" * 70_000), "Done.")
+    agent = Agent("a", model=script, tools=[look])
+    await CrewExecutor(agent, telemetry=seen.telemetry(capture_content=True)).execute("Go")
+
+    for span in seen.spans:
+        for key in (names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, names.TOOL_ARGUMENTS):
+            assert len(span.attributes.get(key, "[]")) <= LARGEST
+            json.loads(span.attributes.get(key, "[]"))
+
+    (reply,) = json.loads(seen.named("chat")[0].attributes[names.OUTPUT_MESSAGES])
+    assert reply["parts"][-1]["content"] == f"[… {16 - len(reply['parts']) + 1} more parts]"
