@@ -1,4 +1,4 @@
-"""What was said, as JSON attributes: only by opt-in, without key-like strings, and whole as JSON whatever is left out."""
+"""What was said, as JSON attributes: only by opt-in, without key-like strings, and JSON whatever is left out of it."""
 
 from __future__ import annotations
 
