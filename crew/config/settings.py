@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from crew.validation.addresses import WANTED, is_address
 
 
 class Section(BaseModel):
@@ -51,6 +54,20 @@ class TelemetrySettings(Section):
     logs: Literal["off", "console", "json"] = "off"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     metrics: Literal["otlp", "off"] = "otlp"
+
+    @field_validator("logs", "metrics", mode="before")
+    @classmethod
+    def _off(cls, given: Any) -> Any:
+        """YAML reads an `off` without quotes as false."""
+        return "off" if given is False else given
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _address(cls, given: str | None) -> str | None:
+        if given is not None and not is_address(given):
+            raise PydanticCustomError("address", WANTED)
+
+        return given
 
 
 class ConversationSettings(Section):

@@ -140,6 +140,9 @@ class _Reader:
         if found["type"] == "extra_forbidden":
             known = keys_at(place[:-1])
             words = f"unknown key. {nearest(str(place[-1]), known)}"
+        elif found["type"] == "model_type":
+            known = keys_at(place)
+            words = f"must hold keys{f' such as {known[0]}' if known else ''}, not {found['input']!r}"
         elif found["type"] != "missing":
             words = f"{words}, not {found['input']!r}"
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Literal
 
 from crew.telemetry.names import CAPTURE_VARIABLE
+from crew.validation.addresses import WANTED, is_address
 
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+EXPORTERS = ("otlp", "console", "none")
+PROTOCOL = "http/protobuf"
 KEYS = ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+
+Signal = Literal["traces", "metrics"]
 
 
 def captures_content(environment: Mapping[str, str] = os.environ) -> bool:
@@ -17,18 +22,44 @@ def captures_content(environment: Mapping[str, str] = os.environ) -> bool:
     return given not in ("", "0", "false", "no", "no_content", "off")
 
 
-def exports(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the standard variables ask for exporting."""
-    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return False
+def exporters(signal: Signal, environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
+    """Which exporters the standard variables ask for; None where they say nothing."""
+    if _is_disabled(environment):
+        return ()
 
-    wanted = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower()
-    return wanted in ("otlp", "console") or (wanted != "none" and any(environment.get(name) for name in ENDPOINTS))
+    if given := _named(signal, environment):
+        return tuple(name for name in sorted(EXPORTERS) if name in given and name != "none")
+
+    return ("otlp",) if endpoint(signal, environment) else None
 
 
-def exports_metrics(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the standard variables leave metrics on."""
-    return environment.get("OTEL_METRICS_EXPORTER", "").strip().lower() != "none"
+def endpoint(signal: Signal, environment: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
+    """The variable that says where a signal goes by OTLP, and what it says."""
+    return _first(signal, "ENDPOINT", environment)
+
+
+def problems(signal: Signal, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """Why nothing can be sent where the standard variables say."""
+    found = endpoint(signal, environment)
+
+    if found and not is_address(found[1]):
+        yield f"{found[0]} {WANTED}, not {found[1]!r}"
+
+
+def remarks(signal: Signal, used: Collection[str], environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """What the standard variables ask for and does not happen, with these exporters in use."""
+    for name in () if _is_disabled(environment) else _named(signal, environment):
+        if name not in EXPORTERS:
+            known = ", ".join(EXPORTERS)
+            yield f"{_variable(signal)} names the exporter {name!r}, which is not known here. Known are: {known}."
+
+    found = _first(signal, "PROTOCOL", environment)
+
+    if found and found[1].lower() != PROTOCOL and "otlp" in used:
+        yield (
+            f"{found[0]} is {found[1]!r}, but what is spoken here is OTLP over HTTP ({PROTOCOL}): "
+            "the endpoint must be the receiver's HTTP port, usually 4318."
+        )
 
 
 def sizes_queue(environment: Mapping[str, str] = os.environ) -> bool:
@@ -39,3 +70,25 @@ def sizes_queue(environment: Mapping[str, str] = os.environ) -> bool:
 def keys(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """The providers' keys."""
     return tuple(held for name in KEYS if (held := environment.get(name, "").strip()))
+
+
+def _is_disabled(environment: Mapping[str, str]) -> bool:
+    return environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def _variable(signal: Signal) -> str:
+    return f"OTEL_{signal.upper()}_EXPORTER"
+
+
+def _named(signal: Signal, environment: Mapping[str, str]) -> tuple[str, ...]:
+    given = environment.get(_variable(signal), "").lower().split(",")
+    return tuple(dict.fromkeys(name.strip() for name in given if name.strip()))
+
+
+def _first(signal: Signal, what: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """The signal's own variable goes before the one for all signals."""
+    for name in (f"OTEL_EXPORTER_OTLP_{signal.upper()}_{what}", f"OTEL_EXPORTER_OTLP_{what}"):
+        if given := environment.get(name, "").strip():
+            return name, given
+
+    return None

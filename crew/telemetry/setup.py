@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 from crew.errors import ConfigError
 from crew.telemetry import environment, handlers
+from crew.telemetry.checks import check
+from crew.telemetry.environment import Signal
 from crew.telemetry.exporting import meter_provider_for, tracer_provider_for
+from crew.telemetry.notices import tell
 from crew.telemetry.telemetry import Telemetry
-
-log = logging.getLogger("crew")
 
 
 class _Current:
@@ -43,25 +43,24 @@ def configure(
     handed in. `console` prints lines for people to stderr, as `logs="console"` does; `logs="json"` prints JSON.
     `scope="global"` also makes the providers OpenTelemetry's global ones, for other libraries.
     """
-    _check(otlp_endpoint, sample_ratio, log_level)
-    exports = otlp_endpoint is not None or environment.exports()
-
-    if tracer_provider is None and exports:
-        tracer_provider = tracer_provider_for(otlp_endpoint, service_name, sample_ratio)
-
-    if meter_provider is None and exports and metrics == "otlp" and environment.exports_metrics():
-        meter_provider = meter_provider_for(otlp_endpoint, service_name)
+    check(locals())
+    ours: list[Signal] = ["traces"] if tracer_provider is None else []
+    ours += ["metrics"] if meter_provider is None and metrics == "otlp" else []
+    made = _providers(ours, otlp_endpoint, service_name, sample_ratio)
+    tracer_provider, meter_provider = made.get("traces", tracer_provider), made.get("metrics", meter_provider)
 
     if console or logs != "off":
         handlers.attach("json" if logs == "json" else "console", log_level.upper())
 
-    made = Telemetry(tracer_provider=tracer_provider, meter_provider=meter_provider, capture_content=capture_content)
+    telemetry = Telemetry(
+        tracer_provider=tracer_provider, meter_provider=meter_provider, capture_content=capture_content
+    )
 
     if scope == "global":
         _make_global(tracer_provider, meter_provider)
 
-    _Current.configured = made
-    return made
+    _Current.configured = telemetry
+    return telemetry
 
 
 def telemetry_from(block: Mapping[str, Any]) -> Telemetry:
@@ -96,34 +95,55 @@ def _from_environment() -> Telemetry:
     api = sys.modules.get("opentelemetry.trace")
     taken = api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
 
-    if not environment.exports() or taken:
+    if taken:
         return Telemetry()
 
     try:
-        metered = environment.exports_metrics()
-        return Telemetry(
-            tracer_provider=tracer_provider_for(None, None, None),
-            meter_provider=meter_provider_for(None, None) if metered else None,
-        )
+        made = _providers(("traces", "metrics"), None, None, None)
     except (ConfigError, ValueError) as error:
-        log.warning("the OTEL_* variables ask for exporting, which is not possible: %s", error)
+        why = "; ".join(error.problems) if isinstance(error, ConfigError) else str(error)
+        tell(f"the OTEL_* variables ask for exporting, which is not possible: {why}")
         return Telemetry()
 
+    return Telemetry(tracer_provider=made.get("traces"), meter_provider=made.get("metrics"))
 
-def _check(endpoint: str | None, ratio: float | None, level: str) -> None:
-    problems = []
 
-    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
-        problems.append(f"otlp_endpoint must be an address such as http://127.0.0.1:4318, not {endpoint!r}")
-
-    if ratio is not None and not 0.0 <= ratio <= 1.0:
-        problems.append(f"sample_ratio must be from 0 to 1, not {ratio!r}")
-
-    if level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        problems.append(f"log_level must be DEBUG, INFO, WARNING or ERROR, not {level!r}")
+def _providers(
+    signals: Iterable[Signal], endpoint: str | None, service_name: str | None, ratio: float | None
+) -> dict[Signal, Any]:
+    """A provider for each of the signals that somebody wants exported."""
+    used = {signal: _exporters(signal, endpoint) for signal in signals}
+    by_variable = [signal for signal, names in used.items() if endpoint is None and "otlp" in names]
+    problems = dict.fromkeys(problem for signal in by_variable for problem in environment.problems(signal))
 
     if problems:
-        raise ConfigError("telemetry", problems)
+        raise ConfigError("telemetry", list(problems))
+
+    made: dict[Signal, Any] = {}
+
+    if used.get("traces"):
+        made["traces"] = tracer_provider_for(used["traces"], endpoint, service_name, ratio)
+
+    if used.get("metrics"):
+        made["metrics"] = meter_provider_for(used["metrics"], endpoint, service_name)
+
+    for remark in dict.fromkeys(r for signal, names in used.items() for r in environment.remarks(signal, names)):
+        tell(remark)
+
+    return made
+
+
+def _exporters(signal: Signal, endpoint: str | None) -> tuple[str, ...]:
+    """What the variables say; an address in the code sends traces there in any case, and metrics unless they object."""
+    named = environment.exporters(signal)
+
+    if endpoint is None:
+        return named or ()
+
+    if named is None:
+        return ("otlp",)
+
+    return named if signal == "metrics" or "otlp" in named else (*named, "otlp")
 
 
 def _make_global(tracer_provider: Any, meter_provider: Any) -> None:

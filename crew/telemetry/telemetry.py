@@ -6,10 +6,11 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 from crew.agents import Crew
-from crew.errors import describe
+from crew.errors import ConfigError, describe
 from crew.execution.thread import on_daemon_thread
 from crew.runs import RunState
 from crew.telemetry import environment, logs, names
@@ -37,6 +38,9 @@ class Telemetry:
     def __init__(
         self, *, tracer_provider: Any = None, meter_provider: Any = None, capture_content: bool | None = None
     ) -> None:
+        if capture_content is not None and not isinstance(capture_content, bool):
+            raise ConfigError("telemetry", f"capture_content must be True, False or None, not {capture_content!r}")
+
         self._tracer_provider, self._meter_provider = tracer_provider, meter_provider
         self.capture_content = environment.captures_content() if capture_content is None else capture_content
         self._instruments: tuple[Any, Instruments] | None = None
@@ -53,7 +57,7 @@ class Telemetry:
             if api is None or isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
                 return None
 
-        return provider.get_tracer(names.SCOPE)
+        return provider.get_tracer(names.SCOPE, _version())
 
     def instruments(self) -> Instruments | None:
         """Where measurements go; None where nobody reads them."""
@@ -67,35 +71,44 @@ class Telemetry:
                 return None
 
         if self._instruments is None or self._instruments[0] is not provider:
-            self._instruments = (provider, Instruments(provider.get_meter(names.SCOPE)))
+            self._instruments = (provider, Instruments(provider.get_meter(names.SCOPE, _version())))
 
         return self._instruments[1]
 
     async def flush(self, seconds: float = FLUSH_SECONDS) -> None:
         """Send what waits to be sent; what is not through in time is left to the exporter, with one warning."""
-        waiting = [p for p in (self._tracer_provider, self._meter_provider) if hasattr(p, "force_flush")]
-
-        for provider in waiting:
-            try:
-                async with asyncio.timeout(seconds):
-                    await on_daemon_thread(
-                        lambda p=provider: p.force_flush(int(seconds * 1000)),  # type: ignore[misc]
-                        name="crew-telemetry-flush",
-                    )
-            except Exception as error:  # the observer boundary: an exporter may raise anything, closing goes on
-                log.warning("telemetry was not flushed within %g s: %s", seconds, describe(error))
+        await self._at_once("force_flush", "was not flushed", seconds, int(seconds * 1000))
 
     async def shutdown(self, seconds: float = FLUSH_SECONDS) -> None:
         """Flush, and end the exporters' threads. For providers that `configure` made; an application ends its own."""
         await self.flush(seconds)
+        await self._at_once("shutdown", "did not shut down", seconds)
 
-        for provider in (self._tracer_provider, self._meter_provider):
-            if hasattr(provider, "shutdown"):
-                try:
-                    async with asyncio.timeout(seconds):
-                        await on_daemon_thread(provider.shutdown, name="crew-telemetry-shutdown")
-                except Exception as error:  # the observer boundary: an exporter may raise anything, closing goes on
-                    log.warning("telemetry did not shut down within %g s: %s", seconds, describe(error))
+    async def _at_once(self, method: str, failure: str, seconds: float, *arguments: int) -> None:
+        """Have both providers do this at the same time, so that the bound holds for both together."""
+
+        async def have(work: Callable[..., Any]) -> None:
+            try:
+                async with asyncio.timeout(seconds):
+                    await on_daemon_thread(lambda: work(*arguments), name=f"crew-telemetry-{method}")
+            except Exception as error:  # the observer boundary: an exporter may raise anything, closing goes on
+                log.warning("telemetry %s within %g s: %s", failure, seconds, describe(error))
+
+        async with asyncio.TaskGroup() as group:
+            for provider in (self._tracer_provider, self._meter_provider):
+                if hasattr(provider, method):
+                    group.create_task(have(getattr(provider, method)))
+
+
+@cache
+def _version() -> str | None:
+    """The distribution's; None where the package was never installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("crew-executor")
+    except PackageNotFoundError:
+        return None
 
 
 class Lookout:

@@ -161,8 +161,23 @@ async def test_the_telemetry_block_turns_watching_on(tmp_path: Path) -> None:
     finally:
         reset()
 
-    with pytest.raises(ConfigError, match="otlp_endpoint must be an address"):
-        CrewExecutor.from_config(written(tmp_path, "telemetry: {otlp_endpoint: nowhere}\n" + CREW), crew="support")
+
+def test_what_is_wrong_in_the_telemetry_block_has_its_place(tmp_path: Path) -> None:
+    """As everywhere in the file, also where a switch stands for the block."""
+    assert problems_of(tmp_path, "telemetry: {otlp_endpoint: nowhere, logs: on}\n") == (
+        "config.yaml:1:13: telemetry.otlp_endpoint: must be an address such as http://127.0.0.1:4318, not 'nowhere'",
+        "config.yaml:1:37: telemetry.logs: Input should be 'off', 'console' or 'json', not True",
+    )
+    assert problems_of(tmp_path, "telemetry: true\n") == (
+        "config.yaml:1:1: telemetry: must hold keys such as otlp_endpoint, not True",
+    )
+
+
+def test_off_needs_no_quotes(tmp_path: Path) -> None:
+    """YAML reads it as false."""
+    block = load(written(tmp_path, "telemetry: {metrics: off, logs: off}\n")).telemetry
+    assert block is not None
+    assert (block.metrics, block.logs) == ("off", "off")
 
 
 def test_arguments_win_over_the_file(tmp_path: Path) -> None:

@@ -9,15 +9,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import SpanExportResult
 
 from crew import Agent, Crew, CrewExecutor, ScriptedProvider
 from crew.telemetry import Telemetry, configure, reset
-from crew.telemetry.exporting import Reporting, tracer_provider_for
+from crew.telemetry.environment import Signal
+from crew.telemetry.exporting import tracer_provider_for
+from crew.telemetry.guarding import REST_SECONDS, Guard
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +77,7 @@ class _Refusing:
     def __init__(self, *, from_the_start: bool) -> None:
         self._from_the_start = from_the_start
 
-    def get_meter(self, name: str) -> "_Refusing":
+    def get_meter(self, name: str, version: str) -> "_Refusing":
         if self._from_the_start:
             raise RuntimeError("no meter today")
 
@@ -148,35 +151,116 @@ async def test_a_slow_exporter_does_not_hold_aclose_for_ever(caplog: pytest.LogC
     assert "was not flushed within 0.05 s" in caplog.text
 
 
+async def test_traces_and_metrics_are_flushed_within_one_bound() -> None:
+    """Each waits for the other to have begun, which would never be if they went one after the other."""
+    both = threading.Barrier(2)
+
+    class Met:
+        flushed = False
+
+        def force_flush(self, timeout_millis: int) -> bool:
+            both.wait(60)
+            self.flushed = True
+            return True
+
+    traces, metrics = Met(), Met()
+    await Telemetry(tracer_provider=traces, meter_provider=metrics).flush(30)
+    assert (traces.flushed, metrics.flushed) == (True, True)
+
+
+@dataclass
+class Receiving:
+    """An exporter's `export` whose receiver is away, or answers after so many seconds of a clock that only it moves."""
+
+    takes: float = 0.0
+    away: bool = True
+    now: float = 0.0
+    calls: int = 0
+
+    def __call__(self, batch: object, **options: object) -> SpanExportResult:
+        self.calls += 1
+        self.now += self.takes
+        return SpanExportResult.FAILURE if self.away else SpanExportResult.SUCCESS
+
+    def guarded(self, signal: Signal = "traces") -> Guard:
+        return Guard(self, SpanExportResult, signal, f"http://127.0.0.1:9/v1/{signal}", clock=lambda: self.now)
+
+
+@pytest.mark.parametrize("signal", ["traces", "metrics"])
+def test_an_exporter_that_has_just_been_waited_for_in_vain_is_left_alone(signal: Signal) -> None:
+    """So closing and the exit of the process don't both wait for it; later it is tried again."""
+    receiving = Receiving(takes=4.0)
+    export = receiving.guarded(signal)
+    assert {export((), timeout_millis=1), export(())} == {SpanExportResult.FAILURE}
+    assert receiving.calls == 1
+    receiving.now += REST_SECONDS
+    export(())
+    assert receiving.calls == 2
+
+
+def test_an_exporter_that_is_refused_at_once_is_not_left_alone() -> None:
+    """One batch that a receiver does not like must not cost the next ones."""
+    receiving = Receiving()
+    export = receiving.guarded()
+    export(())
+    receiving.away = False
+    assert export(()) is SpanExportResult.SUCCESS
+
+
+def test_what_is_lost_is_said_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """With the address and what to check; batches that were never tried count."""
+    receiving = Receiving(takes=4.0)
+    export = receiving.guarded()
+
+    for batch in ("abc", "de", "f"):
+        export(batch)
+
+    receiving.away = False
+    receiving.now += REST_SECONDS
+
+    for batch in ("gh", "i"):
+        export(batch)
+
+    began, ended = [record.getMessage() for record in caplog.records]
+    assert "traces can't be exported to http://127.0.0.1:9/v1/traces" in began
+    assert "spans lost so far: 3" in began
+    assert "Check that an OTLP receiver listens there" in began
+    assert ended == "traces get through to http://127.0.0.1:9/v1/traces again; spans lost meanwhile: 6"
+
+
 def test_an_exporter_that_raises_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """And never ends the thread that it runs on."""
+    """And never ends the thread that it runs on; a password in the address is not told at all."""
 
-    class Bad(SpanExporter):
-        def export(self, spans: object) -> SpanExportResult:
-            raise OSError("no")
+    def bad(batch: object) -> SpanExportResult:
+        raise OSError("no")
 
-        def shutdown(self) -> None:
-            raise AssertionError
+    export = Guard(bad, SpanExportResult, "traces", "https://me:hunter2hunter2@example.com/v1/traces")
+    assert {export(()), export(())} == {SpanExportResult.FAILURE}
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "can't be exported" in told
+    assert "OSError: no" in told
+    assert "hunter2" not in told
 
-    exporter = Reporting(Bad(), "traces")
-    assert {exporter.export(()), exporter.export(())} == {SpanExportResult.FAILURE}
-    assert len([record for record in caplog.records if "can't be exported" in record.getMessage()]) == 1
+
+def test_what_an_application_s_own_exporter_says_passes(caplog: pytest.LogCaptureFixture) -> None:
+    """Only what is said while we call ours is taken into our line."""
+    tracer_provider_for(["otlp"], "http://127.0.0.1:1", None, None).shutdown()
+    logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter").error("theirs")
+    assert caplog.messages == ["theirs"]
 
 
 async def test_a_burst_of_ten_thousand_spans_is_not_dropped() -> None:
     """The queue holds it while the exporter is at work."""
     gate, got = threading.Event(), []
 
-    class Held(SpanExporter):
-        def export(self, spans: tuple[ReadableSpan, ...]) -> SpanExportResult:
-            gate.wait(60)
-            got.extend(spans)
-            return SpanExportResult.SUCCESS
+    def held(spans: tuple[ReadableSpan, ...]) -> SpanExportResult:
+        gate.wait(60)
+        got.extend(spans)
+        return SpanExportResult.SUCCESS
 
-    provider = tracer_provider_for("http://127.0.0.1:1", None, None)
+    provider = tracer_provider_for(["otlp"], "http://127.0.0.1:1", None, None)
     (processor,) = provider._active_span_processor._span_processors
-    reporting = processor._batch_processor._exporter
-    reporting._exporter = Held()
+    processor._batch_processor._exporter.export = held
     tracer = provider.get_tracer("t")
 
     for number in range(10_000):

@@ -77,7 +77,7 @@ class _Counting:
 
     told = 0
 
-    def get_meter(self, name: str) -> "_Counting":
+    def get_meter(self, name: str, version: str) -> "_Counting":
         return self
 
     def create_counter(self, name: str, **facts: object) -> "_Counting":

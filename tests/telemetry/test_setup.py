@@ -6,8 +6,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from opentelemetry import metrics, trace
@@ -16,7 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from crew import Agent, CrewExecutor, ScriptedProvider
 from crew.errors import ConfigError
-from crew.telemetry import configure, environment, reset
+from crew.telemetry import Telemetry, configure, current, environment, reset
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +29,7 @@ class Receiver(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.got: dict[str, list[bytes]] = {}
+        self.refuses: dict[str, int] = {}
 
     @property
     def url(self) -> str:
@@ -36,6 +39,14 @@ class Receiver(ThreadingHTTPServer):
     def spans(self) -> list:
         found = [ExportTraceServiceRequest.FromString(body) for body in self.got.get("/v1/traces", [])]
         return [span for r in found for rs in r.resource_spans for ss in rs.scope_spans for span in ss.spans]
+
+    @property
+    def scopes(self) -> set[tuple[str, str]]:
+        traces = [ExportTraceServiceRequest.FromString(body) for body in self.got.get("/v1/traces", [])]
+        reports = [ExportMetricsServiceRequest.FromString(body) for body in self.got.get("/v1/metrics", [])]
+        found = [ss.scope for r in traces for rs in r.resource_spans for ss in rs.scope_spans]
+        found += [sm.scope for r in reports for rm in r.resource_metrics for sm in rm.scope_metrics]
+        return {(scope.name, scope.version) for scope in found}
 
     @property
     def services(self) -> set[str]:
@@ -50,7 +61,7 @@ class Receiver(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Takes everything."""
+    """Takes everything that it is not told to refuse."""
 
     server: Receiver
 
@@ -60,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
         self.server.got.setdefault(self.path, []).append(body)
-        self.send_response(200)
+        self.send_response(self.server.refuses.get(self.path, 200))
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -92,6 +103,7 @@ async def test_one_call_turns_exporting_on_and_touches_nothing_global(receiver: 
     assert sorted(span.name for span in receiver.spans) == ["chat scripted", "invoke_agent a", "invoke_workflow a"]
     assert {span.trace_id.hex() for span in receiver.spans} == {result.trace_id}
     assert receiver.services == {"shop"}
+    assert receiver.scopes == {("crew", version("crew-executor"))}
     assert {"gen_ai.client.token.usage", "gen_ai.invoke_workflow.duration", "crew.runs.active"} <= receiver.metrics
     assert (trace.get_tracer_provider(), metrics.get_meter_provider()) == before
 
@@ -115,28 +127,36 @@ async def test_a_sample_ratio_of_zero_sends_nothing(receiver: Receiver) -> None:
     assert receiver.got == {}
 
 
-async def test_the_standard_variables_alone_turn_it_on(receiver: Receiver) -> None:
-    """No line of code: OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_SERVICE_NAME, and content by its own variable."""
-    code = """
+ONE_RUN = """
 import crew
 print(crew.CrewExecutor(crew.Agent("a", model=crew.ScriptedProvider("Hello."))).execute_sync("Go").trace_id)
 """
-    variables = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
-        "OTEL_SERVICE_NAME": "by-variable",
-        "OTEL_METRICS_EXPORTER": "none",
-        "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true",
-        "PYTHONPATH": str(ROOT),
-    }
+
+
+async def python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, with these of the OTEL_* variables and no others."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-c", code],
-        env=os.environ | variables,
+        env=kept | {"PYTHONPATH": str(ROOT)} | variables,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    return done
+
+
+async def test_the_standard_variables_alone_turn_it_on(receiver: Receiver) -> None:
+    """No line of code: OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_SERVICE_NAME, and content by its own variable."""
+    done = await python(
+        ONE_RUN,
+        OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url,
+        OTEL_SERVICE_NAME="by-variable",
+        OTEL_METRICS_EXPORTER="none",
+        OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT="true",
+    )
     assert {span.trace_id.hex() for span in receiver.spans} == {done.stdout.strip()}
     assert receiver.services == {"by-variable"}
     keys = {a.key for span in receiver.spans for a in span.attributes}
@@ -160,40 +180,161 @@ trace.set_tracer_provider(provider)
 assert executor.execute_sync("Go").trace_id
 assert len(kept.get_finished_spans()) == 3
 """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-c", code],
-        env=environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    await python(code)
 
 
-def test_what_is_wrong_is_said_all_at_once() -> None:
-    """Address, ratio and level."""
-    with pytest.raises(ConfigError) as raised:
-        configure(otlp_endpoint="localhost:4318", sample_ratio=2.0, log_level="LOUD")
+async def test_a_package_that_is_missing_is_seen_without_any_logging() -> None:
+    """Whoever asked for exporting reads once on stderr why there is none, and what to do; the runs are as ever."""
+    missing = 'import sys\nsys.modules["opentelemetry.exporter.otlp.proto.http.trace_exporter"] = None\n'
+    done = await python(missing + ONE_RUN * 2, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
+    assert done.stdout == "\n\n"
+    assert done.stderr.count("RuntimeWarning") == 1
+    assert "pip install opentelemetry-exporter-otlp-proto-http" in done.stderr
 
-    assert len(raised.value.problems) == 3
+
+def test_the_package_is_there_after_make() -> None:
+    """What the targets that run examples install is enough for the one that exports."""
+    command = ["make", "--dry-run", "--always-make", ".venv/.run-stamp"]
+    planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "--editable '.[otlp]'" in planned.stdout
+
+
+async def test_the_console_is_an_exporter() -> None:
+    """It prints to stdout what would be sent, and needs no address."""
+    done = await python(ONE_RUN, OTEL_TRACES_EXPORTER="console", OTEL_METRICS_EXPORTER="console")
+    assert '"name": "invoke_workflow a"' in done.stdout
+    assert '"name": "gen_ai.client.token.usage"' in done.stdout
+    assert done.stderr == ""
+
+
+async def test_several_exporters_may_be_named(receiver: Receiver) -> None:
+    """Separated by commas."""
+    names = "otlp, console"
+    done = await python(ONE_RUN, OTEL_TRACES_EXPORTER=names, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{receiver.url}/x")
+    assert '"name": "invoke_workflow a"' in done.stdout
+    assert list(receiver.got) == ["/x"]
 
 
 @pytest.mark.parametrize(
-    ("variables", "expected"),
+    ("variables", "told"),
     [
-        ({}, False),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318"}, True),
-        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://h:4318/v1/traces"}, True),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318", "OTEL_SDK_DISABLED": "true"}, False),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318", "OTEL_TRACES_EXPORTER": "none"}, False),
-        ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "localhost:4318"},
+            (
+                "the OTEL_* variables ask for exporting, which is not possible: OTEL_EXPORTER_OTLP_ENDPOINT must be an "
+                "address such as http://127.0.0.1:4318, not 'localhost:4318'"
+            ),
+        ),
+        (
+            {"OTEL_TRACES_EXPORTER": "jaeger", "OTEL_METRICS_EXPORTER": "none"},
+            (
+                "OTEL_TRACES_EXPORTER names the exporter 'jaeger', which is not known here. "
+                "Known are: otlp, console, none."
+            ),
+        ),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "{url}", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+            (
+                "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc', but what is spoken here is OTLP over HTTP (http/protobuf): "
+                "the endpoint must be the receiver's HTTP port, usually 4318."
+            ),
+        ),
     ],
 )
-def test_the_variables_mean_what_the_standard_says(variables: dict[str, str], expected: bool) -> None:
-    """An address turns it on; a switch turns it off."""
-    assert environment.exports(variables) is expected
+async def test_variables_that_ask_for_what_can_not_be_are_told(
+    variables: dict[str, str],
+    told: str,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once, however many runs there are, and the runs are the same."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(url=receiver.url))
+
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider(lambda request: "Hello.")))
+    assert [(await executor.execute("Go")).output for _ in range(2)] == ["Hello.", "Hello."]
+    await current().shutdown()
+    assert [record.getMessage() for record in caplog.records] == [told]
+
+
+async def test_a_receiver_without_metrics_is_told_with_the_way_out(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Jaeger answers 404; the exporter's own words are in ours."""
+    receiver.refuses["/v1/metrics"] = 404
+    telemetry = configure(otlp_endpoint=receiver.url)
+    await CrewExecutor(Agent("a", model=ScriptedProvider("Hello."))).execute("Go")
+    await telemetry.shutdown()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert f"metrics can't be exported to {receiver.url}/v1/metrics (it answers 404 Not Found)" in told
+    assert 'metrics="off", or OTEL_METRICS_EXPORTER=none' in told
+
+
+def test_what_is_wrong_is_said_all_at_once() -> None:
+    """Each with its value, and what would be right; nothing is turned on by halves."""
+    wrong: dict[str, Any] = {
+        "otlp_endpoint": 4318,
+        "service_name": 5,
+        "sample_ratio": "0.5",
+        "console": "no",
+        "capture_content": "false",
+        "logs": "jsn",
+        "metrics": "on",
+        "scope": "all",
+        "log_level": 10,
+    }
+
+    with pytest.raises(ConfigError) as raised:
+        configure(**wrong)
+
+    assert raised.value.problems == (
+        "otlp_endpoint must be an address such as http://127.0.0.1:4318, not 4318",
+        "service_name must be a text, not 5",
+        "sample_ratio must be a number from 0 to 1, not '0.5'",
+        "console must be True or False, not 'no'",
+        "capture_content must be True, False or None, not 'false'",
+        "logs can't be 'jsn'. Did you mean 'json'?",
+        "metrics can't be 'on'. There is: off, otlp.",
+        "scope can't be 'all'. There is: crew, global.",
+        "log_level must be DEBUG, INFO, WARNING or ERROR, not 10",
+    )
+
+
+@pytest.mark.parametrize(
+    "given", ["localhost:4318", "http://", "ftp://h", "http://h:port", "http://h:0", "http://[::1"]
+)
+def test_what_is_no_address_is_refused(given: str) -> None:
+    """Before the first batch is lost."""
+    with pytest.raises(ConfigError, match="otlp_endpoint must be an address"):
+        configure(otlp_endpoint=given)
+
+
+def test_content_is_not_let_out_by_a_text_that_says_false() -> None:
+    """Any text is true, so none is taken."""
+    with pytest.raises(ConfigError, match="capture_content must be True, False or None, not 'false'"):
+        Telemetry(capture_content="false")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("variables", "traces", "metrics"),
+    [
+        ({}, None, None),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318"}, ("otlp",), ("otlp",)),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://h:4318/v1/traces"}, ("otlp",), None),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://h:4318/v1/metrics"}, None, ("otlp",)),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318", "OTEL_SDK_DISABLED": "true"}, (), ()),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318", "OTEL_TRACES_EXPORTER": "none"}, (), ("otlp",)),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, ("otlp",), None),
+        ({"OTEL_TRACES_EXPORTER": "Console, otlp", "OTEL_METRICS_EXPORTER": "x"}, ("console", "otlp"), ()),
+    ],
+)
+def test_the_variables_mean_what_the_standard_says(
+    variables: dict[str, str], traces: tuple[str, ...] | None, metrics: tuple[str, ...] | None
+) -> None:
+    """An address turns it on, and each signal has a variable that names its exporters."""
+    assert environment.exporters("traces", variables) == traces
+    assert environment.exporters("metrics", variables) == metrics
 
 
 @pytest.mark.parametrize(
