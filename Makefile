@@ -79,8 +79,8 @@ clean: ## Remove everything that the targets made
 	@$(PYTHON) -m venv .venv >/dev/null 2>&1 || { $(PYTHON) -m venv --clear --without-pip .venv && \
 		$(PYTHON) -m pip --disable-pip-version-check --quiet --python .venv/bin/python install pip; }
 
-# Two stages: running an example needs none of the tools, but what exports to Jaeger. Not compiled: the SDKs are large and most of them is never
-# imported, what is imported gets compiled then.
+# Two stages: running an example needs none of the tools, but what exports to Jaeger. Not compiled: the SDKs are large
+# and most of them is never imported, what is imported gets compiled then.
 .venv/.run-stamp: pyproject.toml constraints.txt | .venv/bin/python
 	@echo 'Installing crew ...'
 	@$(PIP) install --no-compile --editable '.[otlp]' --constraint constraints.txt

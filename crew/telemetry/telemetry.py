@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from crew.agents import Crew
 from crew.errors import ConfigError, describe
@@ -28,6 +29,8 @@ FLUSH_SECONDS = 5.0
 
 log = logging.getLogger("crew")
 
+_INSTRUMENTS: WeakKeyDictionary[Any, Instruments] = WeakKeyDictionary()
+
 
 class Telemetry:
     """Spans and metrics go to these providers; without any, to those that the application made global, if it did.
@@ -43,7 +46,6 @@ class Telemetry:
 
         self._tracer_provider, self._meter_provider = tracer_provider, meter_provider
         self.capture_content = environment.captures_content() if capture_content is None else capture_content
-        self._instruments: tuple[Any, Instruments] | None = None
 
     def tracer(self) -> Any:
         """Where spans go; None where nobody records, which costs nothing to find out."""
@@ -70,10 +72,11 @@ class Telemetry:
             if api is None or isinstance(provider, api.NoOpMeterProvider) or "Proxy" in type(provider).__name__:
                 return None
 
-        if self._instruments is None or self._instruments[0] is not provider:
-            self._instruments = (provider, Instruments(provider.get_meter(names.SCOPE, _version())))
+        # One for each provider, whoever asks: it reads only the first of several that bear the same names.
+        if provider not in _INSTRUMENTS:
+            _INSTRUMENTS[provider] = Instruments(provider.get_meter(names.SCOPE, _version()))
 
-        return self._instruments[1]
+        return _INSTRUMENTS[provider]
 
     async def flush(self, seconds: float = FLUSH_SECONDS) -> None:
         """Send what waits to be sent; what is not through in time is left to the exporter, with one warning."""
