@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from crew.change import changed
 from crew.doors import ModelReply, ModelRequest, Provider, Retry
-from crew.errors import ContextTooLong, CrewError, MalformedReply, ProviderError, Unavailable, describe
+from crew.errors import ContextTooLong, CrewError, MalformedReply, ProviderError, QuotaExceeded, Unavailable, describe
 from crew.exchanges import profile_named, repair
 from crew.execution.gauges import gauge_of
 from crew.execution.run import Run
@@ -51,7 +51,7 @@ async def ask(run: Run, state: RunState) -> None:
                 reason=describe(error),
             )
         )
-    except (Unavailable, MalformedReply) as error:
+    except (Unavailable, MalformedReply, QuotaExceeded) as error:
         backup = run.backup_for(state.agent)
 
         if backup is None or backup is provider:

@@ -10,7 +10,7 @@ import pytest
 from crew import Agent, CrewExecutor, Parallel, RunError, ScriptedProvider, call, tool
 from crew.agents import Crew
 from crew.doors import ModelReply, ModelRequest, OnDelta
-from crew.errors import ContextOverflow, ContextTooLong, Overloaded, Unavailable
+from crew.errors import AuthenticationFailed, ContextOverflow, ContextTooLong, Overloaded, QuotaExceeded, Unavailable
 from crew.exchanges import PROFILES, validate
 from crew.history import estimate_message
 from crew.messages import UserMessage
@@ -151,6 +151,17 @@ async def test_the_backup_takes_over_for_the_rest_of_the_run() -> None:
     again = await CrewExecutor(agent).execute("And again?", history=result)
     assert again.state.views["reader"].model == "backup", "the next run tried the primary first, which failed again"
     assert len(asked) == 4
+
+
+async def test_the_backup_takes_over_where_the_account_is_empty() -> None:
+    """Waiting would not help; a key that is wrong is told at once, because it is somebody's mistake."""
+    backup = ScriptedProvider("From the other account.", name="other")
+    empty = Agent("solo", model=ScriptedProvider(QuotaExceeded("no credit left")), backup=backup)
+    assert (await CrewExecutor(empty).execute("Go")).output == "From the other account."
+    wrong = Agent("solo", model=ScriptedProvider(AuthenticationFailed("wrong key")), backup=backup)
+
+    with pytest.raises(RunError, match="wrong key"):
+        await CrewExecutor(wrong).execute("Go")
 
 
 async def test_the_backup_gets_a_view_for_its_own_window() -> None:
