@@ -54,6 +54,9 @@ class Nobody:
     def scrub_for(self, deps: Any) -> None:
         return None
 
+    def hold_keys(self) -> None:
+        pass
+
     def __call__(self, event: Any) -> None:
         pass
 

@@ -263,7 +263,11 @@ class CrewExecutor:
 
     def _backup_for(self, name: str) -> Provider | None:
         backup = self.plan.agents[name].backup
-        return None if backup is None else self._pool.get(backup)
+        return None if backup is None else self._provider(backup)
+
+    def _provider(self, model: str | Provider) -> Provider:
+        self._lookout.hold_keys()
+        return self._pool.get(model)
 
     def _watcher(self) -> Telemetry:
         return self._telemetry if self._telemetry is not None else current()
@@ -272,6 +276,8 @@ class CrewExecutor:
         self, state: RunState, publish: Publish, deps: Any, *, streams: bool, resumes: bool = False
     ) -> tuple[Run, str]:
         """A run under watch, and the trace that it is watched in."""
+        scrub = self._lookout.scrub_for(deps)
+        state = scrubbed(scrub, state)  # others may have left there what they did not know to be a secret
         watch = self._lookout.watch(state, resumes=resumes)
         others = watching_each(self._observers, self.plan.crew, state, resumes=resumes)
         watching = Watching(state.run_id, (watch, *others), publish)
@@ -283,9 +289,9 @@ class CrewExecutor:
             publish=watching,
             around=watching.around,
             closed=watching.close,
-            scrub=self._lookout.scrub_for(deps),
-            provider_for=lambda name: self._pool.get(self.plan.agents[name].model),
-            resolve=self._pool.get,
+            scrub=scrub,
+            provider_for=lambda name: self._provider(self.plan.agents[name].model),
+            resolve=self._provider,
             backup_for=self._backup_for,
             counter_for=self._meter.counter_for,
             deps=deps,

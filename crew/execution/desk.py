@@ -10,10 +10,11 @@ from typing import Protocol
 
 from crew.errors import CrewError, RunActive, RunError, RunExists, describe
 from crew.execution.advance import Happening
+from crew.execution.causes import scrub_error
 from crew.execution.loop import drive
 from crew.execution.outcome import result_of
 from crew.execution.run import Run
-from crew.execution.scrub import scrub_error
+from crew.execution.scrub import scrubbed
 from crew.runs import Finished, RunResult
 from crew.runs.events import Cancelled, LimitReached, RunFailed, RunStarted
 
@@ -57,6 +58,8 @@ class Desk:
             raise RunExists(run_id)
 
         async with self.claim(run_id):
+            failed: Exception | None = None
+
             try:
                 await run.record(first)
                 await self._until_limit(run)
@@ -69,17 +72,11 @@ class Desk:
                 task.uncancel()
                 await self.end(run)
             except Exception as error:  # a policy, filter or store may be anybody's code: the caller gets a RunError
-                scrub_error(run.scrub, error)
+                failed = scrub_error(run.scrub, error)
 
-                if run.version == 0 and isinstance(error, CrewError):
-                    raise  # it never began
-
-                raised = self._failed(run, error)
-
-                if raised is error:
-                    raise
-
-                raise raised from error
+            # Raised out here, it does not hold on to the error that it may stand for.
+            if failed is not None:
+                raise self._failed(run, failed)
 
         return result_of(run.plan, run.state)
 
@@ -96,16 +93,22 @@ class Desk:
 
             await run.record(LimitReached(run_id=run.state.run_id, limit="seconds", value=limit))
 
-    def _failed(self, run: Run, error: Exception) -> RunError:
+    def _failed(self, run: Run, error: Exception) -> Exception:
         """What the caller gets, after the stream's last event said so."""
+        if run.version == 0 and isinstance(error, CrewError):
+            return error  # it never began
+
         run.tell(RunFailed(run_id=run.state.run_id, error=describe(error), error_type=type(error).__name__))
         result = result_of(run.plan, run.state)
 
-        if not isinstance(error, RunError):
-            return RunError(f"Run {run.state.run_id!r} failed: {describe(error)}", result=result)
+        if isinstance(error, RunError):
+            error.result = result
+            return error
 
-        error.result = result
-        return error
+        text = scrubbed(run.scrub, f"Run {run.state.run_id!r} failed: {describe(error)}")
+        raised = RunError(text, result=result)
+        raised.__cause__ = error
+        return raised
 
     async def close(self, run: Run) -> None:
         """Close a run that nobody carries on right now."""

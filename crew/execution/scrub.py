@@ -2,99 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
+from functools import lru_cache
+from operator import is_
 from typing import Any, Protocol, TypeVar
 
 from crew.doors import Delta, OnDelta
-from crew.messages import ProviderData
+from crew.messages import Message, ProviderData, Transcript
 
 Value = TypeVar("Value")
 
 IDENTITY = frozenset({"run_id", "agent", "kind", "role", "sequence", "at"})
 """Fields by which a run finds its way; they are the framework's own."""
 
-MOST_CAUSES = 20
 DEEPEST = 60
 TOO_DEEP = "[nested too deeply]"
 
+_PLAIN = frozenset({type(None), bool, int, float})
+_SERIES: tuple[type[Any], ...] = (list, tuple, set, frozenset, Transcript)
+
 
 class Scrubber(Protocol):
-    """Replaces what must not be seen; `waiting` says how much of a text's end may be the beginning of such a thing."""
+    """Replaces what must not be seen; false while there is nothing of that kind, which may change at any time.
+
+    Of a text that goes on, `split` returns what can be shown, and the end, which may be the beginning of such a thing.
+    `stamp` is another object as soon as something else is replaced.
+    """
+
+    @property
+    def stamp(self) -> object: ...
+
+    def __bool__(self) -> bool: ...
 
     def __call__(self, text: str, /) -> str: ...
 
-    def waiting(self, text: str, /) -> int: ...
+    def split(self, text: str, /) -> tuple[str, str]: ...
 
 
 def scrubbed(scrub: Scrubber | None, value: Value) -> Value:
     """The value with every text in it scrubbed; the same object where there was nothing to scrub."""
-    return value if scrub is None else _walk(scrub, value, 0)
+    return _Walk(scrub).through(value) if scrub else value
 
 
-def _walk(scrub: Callable[[str], str], value: Any, depth: int) -> Any:
-    if depth > DEEPEST and isinstance(value, list | tuple | dict):
-        return TOO_DEEP  # what can't be looked through is not let through
+class _Walk:
+    """One way through a value: what is met again is not walked again, and what leads back to itself ends there."""
 
-    match value:
-        case str():
-            return scrub(value)
-        case bytes():
-            text = value.decode("utf-8", "surrogateescape")
-            changed = scrub(text)
-            return value if changed == text else changed.encode("utf-8", "surrogateescape")
-        case list() | tuple():
-            walked = [_walk(scrub, held, depth + 1) for held in value]
-            same = all(new is old for new, old in zip(walked, value, strict=True))
-            return value if same else tuple(walked) if isinstance(value, tuple) else walked
-        case dict():
-            pairs = {_walk(scrub, key, depth + 1): _walk(scrub, held, depth + 1) for key, held in value.items()}
-            same = all(pairs.get(key) is held for key, held in value.items())
-            return value if same else pairs
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            return _dataclass(scrub, value, depth)
-        case _:
+    __slots__ = ("_depth", "_met", "_scrub", "_stamp")
+
+    def __init__(self, scrub: Scrubber) -> None:
+        self._scrub, self._stamp, self._depth = scrub, scrub.stamp, 0
+        self._met: dict[int, tuple[Any, Any]] = {}
+
+    def through(self, value: Any) -> Any:
+        """The value with every text in it scrubbed."""
+        if type(value) in _PLAIN:
             return value
 
+        if isinstance(value, str):
+            changed = self._scrub(value)
+            return value if changed == value else changed
 
-def _dataclass(scrub: Callable[[str], str], value: Any, depth: int) -> Any:
-    changed = {}
+        if isinstance(value, bytes | bytearray):
+            text = value.decode("utf-8", "surrogateescape")
+            changed = self._scrub(text)
+            return value if changed == text else type(value)(changed.encode("utf-8", "surrogateescape"))
 
-    for field in fields(value):
-        if field.init and field.name not in IDENTITY:
-            held = getattr(value, field.name)
+        if (met := self._met.get(id(value))) is not None:
+            return met[1]
 
-            if (new := _walk(scrub, held, depth + 1)) is not held and new != held:
-                changed[field.name] = new
+        if self._depth > DEEPEST:
+            return TOO_DEEP  # what can't be looked through is not let through
 
-    if changed and isinstance(value, ProviderData):
-        return None  # signed or opaque: it stays whole or it goes
-
-    return replace(value, **changed) if changed else value
-
-
-def scrub_error(scrub: Scrubber | None, error: BaseException | None) -> None:
-    """The same for an error and what it was raised from, in place: others hold on to it."""
-    seen: set[int] = set()
-    waiting = [error]
-
-    while scrub is not None and waiting and len(seen) < MOST_CAUSES:
-        one = waiting.pop()
-
-        if one is None or id(one) in seen:
-            continue
-
-        seen.add(id(one))
-        waiting += [one.__cause__, one.__context__]
+        # The value is held as well: while it is, no other one has its id.
+        self._met[id(value)] = (value, TOO_DEEP)
+        self._depth += 1
 
         try:
-            one.args = _walk(scrub, one.args, 0)
+            new = self._inside(value)
+        finally:
+            self._depth -= 1
 
-            for name, held in list(vars(one).items()):
-                if isinstance(held, str | bytes | list | tuple | dict) and (new := _walk(scrub, held, 0)) is not held:
-                    setattr(one, name, new)
-        except Exception:  # the tool boundary: an error of anybody's making may refuse to be changed
+        self._met[id(value)] = (value, new)
+        return new
+
+    def _inside(self, value: Any) -> Any:
+        if is_dataclass(value) and not isinstance(value, type):
+            return self._dataclass(value)
+
+        if isinstance(value, dict):
+            pairs = list(value.items())
+            walked = [(self.through(key), self.through(held)) for key, held in pairs]
+            same = all(new[0] is old[0] and new[1] is old[1] for new, old in zip(walked, pairs, strict=True))
+            return value if same else dict(walked)
+
+        for kind in _SERIES:
+            if isinstance(value, kind):
+                items = list(value)
+                new = list(map(self._once if kind is Transcript else self.through, items))
+                return value if all(map(is_, new, items)) else kind(new)
+
+        return self._words(value)
+
+    def _once(self, message: Message) -> Any:
+        """A transcript may be long, and its messages never change: each is looked through once."""
+        slot = message.rendered()
+
+        if slot.get("scrubbed") is self._stamp:
+            return message
+
+        if (new := self.through(message)) is message:
+            slot["scrubbed"] = self._stamp
+
+        return new
+
+    def _dataclass(self, value: Any) -> Any:
+        kind: Any = type(value)
+        changed = {}
+
+        try:
+            for name in _fields(kind):
+                held = getattr(value, name)
+
+                if (new := self.through(held)) is not held:
+                    changed[name] = new
+
+            if changed and isinstance(value, ProviderData):
+                return None  # signed or opaque: it stays whole or it goes
+
+            return replace(value, **changed) if changed else value
+        except Exception:  # the tool boundary: what a tool tells of may refuse to be looked at, or to be made anew
+            return self._scrub(next(iter(shown(value)), TOO_DEEP))
+
+    def _words(self, value: Any) -> Any:
+        """A foreign thing as it is, unless it shows what must not be seen: then what it shows, without that."""
+        for words in shown(value):
+            if (changed := self._scrub(words)) != words:
+                return changed
+
+        return value
+
+
+def shown(value: Any) -> list[str]:
+    """What a thing says of itself, as far as it can."""
+    found = []
+
+    for say in (str, repr):
+        try:
+            found.append(say(value))
+        except Exception:  # the tool boundary: a foreign thing may do anything when it is asked for its words
             continue
+
+    return found
+
+
+@lru_cache(maxsize=1_000)
+def _fields(kind: Any) -> tuple[str, ...]:
+    own = kind.__module__.partition(".")[0] == "crew"
+    return tuple(field.name for field in fields(kind) if not (own and field.name in IDENTITY))
 
 
 class Deltas:
@@ -110,18 +174,17 @@ class Deltas:
             self._on_delta(delta)
             return
 
-        text = self._scrub(self._held.pop(delta.kind, "") + delta.text)
-        kept = self._scrub.waiting(text)
+        text, kept = self._scrub.split(self._held.pop(delta.kind, "") + delta.text)
 
         if kept:
-            self._held[delta.kind] = text[len(text) - kept :]
+            self._held[delta.kind] = kept
 
-        if len(text) > kept:
-            self._on_delta(replace(delta, text=text[: len(text) - kept]))
+        if text or not kept:
+            self._on_delta(delta if text == delta.text else replace(delta, text=text))
 
     def close(self) -> None:
-        """No more comes: what was held back was none."""
+        """No more comes: what was held back was not the beginning of more than it is."""
         for kind, text in self._held.items():
-            self._on_delta(Delta(text=text, kind=kind))  # type: ignore[arg-type]
+            self._on_delta(Delta(text=self._scrub(text), kind=kind))  # type: ignore[arg-type]
 
         self._held.clear()

@@ -95,7 +95,7 @@ class Telemetry:
                 async with asyncio.timeout(seconds):
                     await on_daemon_thread(lambda: work(*arguments), name=f"crew-telemetry-{method}")
             except Exception as error:  # the observer boundary: an exporter may raise anything, closing goes on
-                log.warning("telemetry %s within %g s: %s", failure, seconds, describe(error))
+                log.warning("telemetry %s within %g s: %s", failure, seconds, safe(describe(error)))
 
         async with asyncio.TaskGroup() as group:
             for provider in (self._tracer_provider, self._meter_provider):
@@ -131,24 +131,25 @@ class Lookout:
         self._recorder = Recorder(self._figures, None)
         self._secrets = Secrets(secrets, below=HELD)
         of_agents = [model for agent in crew.members.values() for model in (agent.model, agent.backup)]
-        keep_from((*of_agents, *models), environment.keys())
+        self._models = {id(model): model for model in (*of_agents, *models) if not isinstance(model, str | None)}
+        self.hold_keys()
         logs.hush()
 
     @property
-    def scrub(self) -> Secrets | None:
-        """Takes out what must not enter a message; None where there is nothing to take out."""
-        return self._secrets or None
+    def scrub(self) -> Secrets:
+        """Takes out what must not enter a message; empty as it may be, something may be registered in mid-run."""
+        self.hold_keys()
+        return self._secrets
 
-    def scrub_for(self, deps: Any) -> Secrets | None:
+    def scrub_for(self, deps: Any) -> Secrets:
         """The same for a run with these dependencies; from here on also for what this task logs."""
-        try:
-            secrets = self._secrets.with_those_in(deps)
-        except Exception as error:  # the tool boundary: dependencies may be anything, and may refuse to be looked at
-            log.warning("dependencies can't be searched for secrets: %s", describe(error))
-            secrets = self._secrets
-
+        secrets = self.scrub.with_those_in(deps)
         CURRENT.set(secrets)
-        return secrets or None
+        return secrets
+
+    def hold_keys(self) -> None:
+        """Those that providers say they hold, and those that the environment has by now: new clients take them."""
+        keep_from(self._models.values(), environment.keys())
 
     def watch(self, state: RunState, *, resumes: bool) -> Watch:
         """Begin to watch a run; whatever fails here costs the run nothing but its trace."""
@@ -169,7 +170,7 @@ class Lookout:
         try:
             instruments = telemetry.instruments()
         except Exception as error:  # the observer boundary: a meter provider may be anybody's code
-            log.warning("runs are measured only in this process: %s", describe(error))
+            log.warning("runs are measured only in this process: %s", safe(describe(error)))
             return self._recorder
 
         if self._recorder.instruments is not instruments:

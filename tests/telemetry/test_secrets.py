@@ -4,17 +4,23 @@ import asyncio
 import json
 import logging
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from threading import Event, Thread, current_thread, main_thread
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import SecretStr
+from pydantic import BaseModel, PrivateAttr, SecretBytes, SecretStr
 
 from crew import Agent, Context, CrewExecutor, RunError, ScriptedProvider, call, tool
 from crew.doors import Delta, ModelReply, ModelRequest, OnDelta
 from crew.errors import DefinitionError
+from crew.execution.scrub import Deltas
 from crew.history import Summarize
 from crew.messages import ProviderData, ToolCall
 from crew.providers import Retrying
@@ -23,7 +29,9 @@ from crew.providers.openai_chat import OpenAIChat
 from crew.providers.openai_responses import OpenAIResponses
 from crew.runs.events import TextDelta
 from crew.store import MemoryStore, encode_events, encode_state
+from crew.telemetry import Telemetry, environment, register_secret
 from crew.telemetry import secrets as holding
+from crew.telemetry import telemetry as watching
 from crew.telemetry.logs import Line
 from crew.telemetry.redaction import safe, safe_value
 from crew.telemetry.secrets import Secrets
@@ -64,6 +72,17 @@ def assert_nowhere(*places: object) -> None:
     for place in places:
         text = place.decode() if isinstance(place, bytes) else str(place)
         assert not [spelling for spelling in spellings(SECRET) if spelling in text], text[:2_000]
+
+
+@pytest.fixture
+def nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if nothing had ever been registered in this process."""
+    held = Secrets()
+    monkeypatch.setattr(holding, "HELD", held)
+    monkeypatch.setattr(watching, "HELD", held)
+
+    for name in environment.KEYS:
+        monkeypatch.delenv(name, raising=False)
 
 
 @tool
@@ -194,6 +213,220 @@ async def test_secrets_of_the_dependencies_are_kept_too() -> None:
     assert "Go first-token" in str(list(two.result().transcript))
 
 
+@dataclass
+class Login:
+    password: SecretStr
+
+
+@dataclass(slots=True)
+class Slotted:
+    password: SecretStr
+
+
+@dataclass(slots=True)
+class Inherited(Slotted):
+    port: int = 0
+
+
+class Settings(BaseModel, extra="allow"):
+    login: Login | None = None
+    _private: Any = PrivateAttr(default=None)
+
+
+class Private:
+    """Keeps it where only its own methods look."""
+
+    __slots__ = ("__password", "never_filled")
+
+    def __init__(self, password: SecretStr) -> None:
+        self.__password = password
+
+
+def with_private(password: SecretStr) -> Settings:
+    settings = Settings()
+    settings._private = {"password": password}
+    return settings
+
+
+def in_a_circle(password: SecretStr) -> list[Any]:
+    circle: list[Any] = [password]
+    circle.append(circle)
+    return circle
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda password: password,
+        lambda password: SecretBytes(password.get_secret_value().encode()),
+        lambda password: {"accounts": [{"login": (Login(password),)}]},
+        lambda password: MappingProxyType({"login": {password}}),
+        lambda password: SimpleNamespace(login=frozenset([password])),
+        lambda password: [Inherited(password)],
+        lambda password: Settings(login=Login(password)),
+        lambda password: Settings.model_validate({"more": password}),
+        lambda password: partial(print, Private(password)),
+        lambda password: [["x"] * 1_000_000, Login(password)],
+        with_private,
+        in_a_circle,
+    ],
+    ids=range(12),
+)
+async def test_a_secret_is_found_wherever_the_dependencies_hold_it(hold: Any) -> None:
+    """In items, fields, slots, private and extra attributes, of whatever is among them."""
+
+    @tool
+    async def show() -> str:
+        """Show the password."""
+        return "it is password-of-deps"
+
+    agent = Agent("a", model=ScriptedProvider(call("show"), "Done."), tools=[show])
+    result = await CrewExecutor(agent).execute("Go", deps=hold(SecretStr("password-of-deps")))
+    assert result.transcript[2].results[0].text == "it is [secret]"
+
+
+async def test_looking_for_secrets_runs_no_code_of_the_dependencies() -> None:
+    """Neither a property nor `__getattr__`; and what refuses to be looked at keeps nothing else from being found."""
+
+    class Wary:
+        __hash__ = None
+
+        def __init__(self) -> None:
+            self.password = SecretStr("password-of-deps")
+
+        @property
+        def connection(self) -> None:
+            raise AssertionError("a property was read")
+
+        def __getattr__(self, name: str) -> None:
+            raise AssertionError(f"{name} was asked for")
+
+    class Broken(Mapping):
+        def __getitem__(self, key: str) -> None:
+            raise OSError("no")
+
+        def __iter__(self) -> Iterator[str]:
+            raise OSError("no")
+
+        def __len__(self) -> int:
+            raise OSError("no")
+
+    agent = Agent("a", model=ScriptedProvider("it is password-of-deps"))
+    result = await CrewExecutor(agent).execute("Go", deps=[Broken(), Wary()])
+    assert result.output == "it is [secret]"
+
+
+async def test_a_secret_may_become_known_in_mid_run(nothing_held: None) -> None:
+    """Registered by a tool that logs in, in a run that began without any."""
+
+    @tool
+    async def log_in() -> str:
+        """Log in."""
+        register_secret("token-of-this-session")
+        return "token-of-this-session"
+
+    events: list = []
+    agent = Agent("a", model=ScriptedProvider(call("log_in"), "I have token-of-this-session."), tools=[log_in])
+    executor = CrewExecutor(agent, observers=[events.append])
+
+    async with executor.execute_stream("Go") as stream:
+        events += [event async for event in stream]
+
+    assert stream.result.output == "I have [secret]."
+    assert "token-of-this-session" not in str([*events, *stream.result.transcript])
+
+
+async def test_a_key_that_comes_late_is_held(nothing_held: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set or changed after the executor was made, even in mid-run: the next client is made with it."""
+
+    @tool
+    async def load_environment() -> str:
+        """Load a file of settings."""
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "key-of-a-file")
+        return "done"
+
+    keys = "first-key-given, key-after-rotation, key-of-a-file, key-of-provider"
+    provider = ScriptedProvider(
+        lambda request: keys if request.messages[-1].role == "tool" else call("load_environment")
+    )
+    executor = CrewExecutor(Agent("a", model=provider, tools=[load_environment]))
+    monkeypatch.setenv("OPENAI_API_KEY", "first-key-given")
+    await executor.execute("Go")
+    monkeypatch.setenv("OPENAI_API_KEY", "key-after-rotation")
+    provider.secrets = (SecretStr("key-of-provider"),)
+    result = await executor.execute("Go")
+    assert result.output == "[secret], [secret], [secret], [secret]"
+
+
+def test_nobody_works_with_what_was_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one thread still learns to spell a new secret, others do not go on without it."""
+    secrets = Secrets(["the-first-one"])
+    assert secrets("the-first-one") == "[secret]"
+    spell, begun, go_on = holding._spellings, Event(), Event()
+
+    def slowly(value: str) -> Any:
+        if current_thread() is not main_thread():
+            begun.set()
+            go_on.wait(10)
+
+        return spell(value)
+
+    monkeypatch.setattr(holding, "_spellings", slowly)
+    secrets.add("the-second-one")
+    thread = Thread(target=secrets, args=["the-second-one"])
+    thread.start()
+
+    try:
+        assert begun.wait(10)
+        assert secrets("the-second-one") == "[secret]"
+    finally:
+        go_on.set()
+        thread.join()
+
+
+async def test_what_another_executor_did_not_know_is_not_shown_to_the_next_model() -> None:
+    """Neither a result that goes on, nor a run that is resumed, nor what is kept of them."""
+    ask = Agent("a", model=ScriptedProvider(f"I saw {SECRET}."))
+    before = await CrewExecutor(ask).execute(f"My password is {SECRET}")
+    requests: list[ModelRequest] = []
+
+    def answer(request: ModelRequest) -> str:
+        requests.append(request)
+        return "Done."
+
+    store = Bytes()
+    knowing = CrewExecutor(Agent("a", model=ScriptedProvider(answer)), store=store, secrets=[SECRET])
+    result = await knowing.execute("Go on", history=before)
+    again = await knowing.execute("Go on", history=result)
+    assert_nowhere(*requests, store.written, *result.transcript, *again.transcript, *again.history)
+    assert len(again.transcript) == 6
+
+    failing = Agent("a", model=ScriptedProvider(RuntimeError("down")))
+
+    with pytest.raises(RunError):
+        await CrewExecutor(failing, store=store).execute(f"My password is {SECRET}", run_id="r")
+
+    assert_nowhere(await knowing.resume("r"), *requests)
+
+
+async def test_warnings_of_telemetry_do_not_show_it(caplog: pytest.LogCaptureFixture) -> None:
+    """An application's own handlers get them as they are."""
+
+    class Failing:
+        def get_tracer(self, *of: Any) -> Any:
+            raise OSError(f"https://collector/?key={SECRET}")
+
+        def get_meter(self, *of: Any) -> Any:
+            raise OSError(f"https://collector/?key={SECRET}")
+
+    telemetry = Telemetry(tracer_provider=Failing(), meter_provider=Failing())
+    agent = Agent("a", model=ScriptedProvider("Done."))
+    await CrewExecutor(agent, telemetry=telemetry).execute("Go", deps=SecretStr(SECRET))
+    assert "is not traced" in caplog.text
+    assert "only in this process" in caplog.text
+    assert_nowhere(caplog.text)
+
+
 async def test_signed_thinking_with_a_secret_in_it_is_dropped_whole() -> None:
     """Half of what a model signed would be refused."""
     data = ProviderData(provider="p", model="m", items=({"type": "thinking", "thinking": f"use {SECRET}"},))
@@ -203,10 +436,10 @@ async def test_signed_thinking_with_a_secret_in_it_is_dropped_whole() -> None:
 
 
 @pytest.mark.parametrize("variable", ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"])
-async def test_a_providers_key_is_held_without_being_registered(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_providers_key_is_held_without_being_registered(
+    variable: str, nothing_held: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The environment's keys, and what a provider says it holds."""
-    monkeypatch.setattr(holding.HELD, "_values", set())
-    monkeypatch.setattr(holding.HELD, "_known", -1)
     monkeypatch.setenv(variable, "key-of-the-environment")
     provider = ScriptedProvider(lambda request: "key-of-the-environment and key-of-the-provider")
     provider.secrets = ("key-of-the-provider",)
@@ -215,10 +448,8 @@ async def test_a_providers_key_is_held_without_being_registered(variable: str, m
 
 
 @pytest.mark.parametrize("provider", [OpenAIChat, OpenAIResponses, Anthropic])
-def test_a_key_that_is_given_to_a_provider_is_held(provider: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_given_to_a_provider_is_held(provider: type, nothing_held: None) -> None:
     """As soon as an executor uses it: for an agent, as its backup, or for summaries; wrapped or not."""
-    monkeypatch.setattr(holding.HELD, "_values", set())
-    monkeypatch.setattr(holding.HELD, "_known", -1)
     backup = provider("m", api_key="key-by-argument")
     CrewExecutor(Agent("a", model=Retrying(provider("m", api_key="key-inside-of-another")), backup=backup))
     assert holding.HELD("key-by-argument, key-inside-of-another") == "[secret], [secret]"
@@ -242,10 +473,34 @@ def test_any_text_is_taken_out_in_any_spelling(secret: str, before: str, after: 
     """As it is, in JSON, in addresses; and what waits at the end of a stream is never too little."""
     secrets = Secrets([secret])
 
-    for spelling in (secret, json.dumps(secret)[1:-1], quote(secret.encode("utf-8", "surrogatepass"), safe="")):
+    address = quote(secret.encode("utf-8", "surrogatepass"), safe="")
+
+    for spelling in (secret, secret.strip(), *json_spellings(secret), address):
         assert spelling not in secrets(f"{before}{spelling}{after}").replace("[secret]", "\0")
 
-    assert all(secrets.waiting(secret[:n]) >= n for n in range(1, len(secret)))
+    assert all(secrets.split(secret[:n]) == ("", secret[:n]) for n in range(1, len(secret)))
+
+
+def json_spellings(secret: str) -> set[str]:
+    """Inside JSON, and inside JSON that is a text inside JSON, with all signs as they are or in ASCII."""
+    once = {json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
+    return once | {json.dumps(text, ensure_ascii=ascii)[1:-1] for text in once for ascii in (True, False)}
+
+
+@given(
+    st.lists(st.text("ab", min_size=6, max_size=9), min_size=1, max_size=4),
+    st.lists(st.text("abc", max_size=12), max_size=8),
+)
+def test_a_stream_says_what_the_whole_text_says(values: list[str], pieces: list[str]) -> None:
+    """However it is cut, and where one secret begins, ends or holds another one: nothing is shown too early."""
+    secrets, told = Secrets(values), []
+    deltas = Deltas(secrets, lambda delta: told.append(delta.text))
+
+    for piece in pieces:
+        deltas(Delta(text=piece))
+
+    deltas.close()
+    assert "".join(told) == secrets("".join(pieces))
 
 
 @pytest.mark.parametrize(

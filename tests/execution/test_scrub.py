@@ -1,0 +1,278 @@
+"""What must not be seen is taken out of whatever a run tells of, and out of the errors that it ends with."""
+
+import traceback
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from crew import Agent, Context, Crew, CrewExecutor, RunError, ScriptedProvider, call, handoff, tool
+from crew.execution.scrub import scrubbed
+from crew.runs.events import RunFailed, ToolProgress
+from crew.telemetry.secrets import Secrets
+
+SECRET = "planted-secret-42"
+SCRUB = Secrets([SECRET])
+
+
+class Model(BaseModel):
+    number: int
+
+
+class Hostile(Exception):
+    """Keeps its words where nobody looks for them."""
+
+    def __init__(self) -> None:
+        self.inner = type("Inner", (), {"words": SECRET})()
+
+    def __str__(self) -> str:
+        return f"could not log in with {self.inner.words}"
+
+
+class Slotted(Exception):
+    __slots__ = ("url",)
+
+    def __str__(self) -> str:
+        return self.url
+
+
+def slotted() -> Exception:
+    error = Slotted()
+    error.url = f"https://host/{SECRET}"
+    return error
+
+
+def invalid() -> Exception:
+    with pytest.raises(ValidationError) as raised:
+        Model(number=SECRET)
+
+    return raised.value
+
+
+def noted() -> Exception:
+    error = ValueError("no")
+    error.add_note(f"with {SECRET}")
+    return error
+
+
+def caused_by(error: BaseException, times: int = 1) -> Exception:
+    for _ in range(times):
+        outer = ValueError("outer")
+        outer.__cause__ = error
+        error = outer
+
+    return error
+
+
+def in_a_circle() -> Exception:
+    error = Hostile()
+    error.__cause__ = caused_by(error)
+    return error
+
+
+ERRORS = {
+    "text": lambda: ValueError(SECRET),
+    "file": lambda: FileNotFoundError(2, "No such file", f"/run/{SECRET}"),
+    "bytes": lambda: UnicodeDecodeError("utf-8", SECRET.encode() + b"\xff", 0, 1, f"bad {SECRET}"),
+    "slot": slotted,
+    "note": noted,
+    "hostile": Hostile,
+    "validation": invalid,
+    "group": lambda: ExceptionGroup("all", [ExceptionGroup("some", [invalid(), ValueError(SECRET)]), OSError(SECRET)]),
+    "group of that name": lambda: ExceptionGroup(SECRET, [ValueError("no")]),
+    "deep": lambda: caused_by(ValueError(SECRET), 25),
+    "deep and hostile": lambda: caused_by(Hostile(), 19),
+    "circle": in_a_circle,
+}
+
+
+@pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize("by", ["provider", "filter", "run error"])
+async def test_an_error_shows_it_neither_in_its_words_nor_in_its_traceback(make: Any, by: str) -> None:
+    """Whatever it is made of, and whether or not it lets itself be changed."""
+    error = make()
+
+    def fail(messages: Any) -> Any:
+        if by == "filter":
+            raise error
+
+        raise RunError("It failed.") from error
+
+    last = Agent("last", model=ScriptedProvider(error))
+    hand = handoff(last, history="full" if by == "provider" else fail)
+    crew = Crew("c", agents=[Agent("first", model=ScriptedProvider(call("transfer_to_last")), handoffs=[hand]), last])
+    events: list = []
+
+    with pytest.raises(RunError) as raised:
+        await CrewExecutor(crew, observers=[events.append], secrets=[SECRET]).execute("Go")
+
+    assert SECRET not in "".join(traceback.format_exception(raised.value))
+    assert SECRET not in str([event for event in events if isinstance(event, RunFailed)])
+
+    for one in reachable(raised.value):
+        assert SECRET not in f"{one} {one!r} {vars(one)}"
+
+
+def reachable(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    waiting = [error]
+
+    while waiting:
+        one = waiting.pop()
+
+        if not any(one is known for known in found):
+            found.append(one)
+            linked = [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+            waiting += [held for held in linked if held is not None]
+
+    return found
+
+
+async def test_an_error_stays_what_it_is_where_that_shows_nothing() -> None:
+    """Its type, and what its holder may ask it for; one in place of another bears its name."""
+    kept = FileNotFoundError(2, "No such file", f"/run/{SECRET}")
+    error = caused_by(ExceptionGroup("all", [kept, caused_by(invalid())]))
+
+    with pytest.raises(RunError) as raised:
+        await CrewExecutor(Agent("a", model=ScriptedProvider(error)), secrets=[SECRET]).execute("Go")
+
+    chain = reachable(raised.value)
+    assert error in chain
+    assert kept in chain
+    assert (kept.errno, kept.filename) == (2, "/run/[secret]")
+    assert "pydantic_core._pydantic_core.ValidationError: 1 validation error" in "".join(
+        traceback.format_exception(raised.value)
+    )
+
+
+# ------------------------------------------------------------------------------------------ values
+
+
+class Colour(StrEnum):
+    RED = "red-as-it-is"
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclass
+class Account:
+    """Names that the framework uses for itself, and a field that can't be handed over."""
+
+    role: Any
+    agent: Any = None
+    derived: Any = field(init=False, repr=False, default=None)
+
+
+@dataclass
+class Refusing:
+    words: Any
+
+    def __post_init__(self) -> None:
+        if "[secret]" in repr(self.words):
+            raise ValueError("no")
+
+
+class Speaking:
+    """Of anybody's making, and it can be a key."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def __repr__(self) -> str:
+        return f"Speaking({self.words})"
+
+
+class Mute:
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+    __repr__ = __str__
+
+
+class Named(BaseModel):
+    name: Any
+
+
+TEXTS = st.sampled_from([SECRET, f"a {SECRET} b", "nothing", Colour.RED])
+KEYS = TEXTS | TEXTS.map(Path) | TEXTS.map(Speaking) | st.tuples(TEXTS, TEXTS) | st.frozensets(TEXTS)
+LEAVES = KEYS | TEXTS.map(str.encode) | TEXTS.map(ValueError) | st.integers() | st.none()
+LEAVES |= TEXTS.map(lambda text: bytearray(text.encode()))
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(KEYS, inner, max_size=3)
+        | st.builds(Pair, inner, inner)
+        | st.builds(Account, inner, inner)
+        | st.builds(Refusing, inner)
+        | st.builds(Named, name=inner)
+    ),
+    max_leaves=12,
+)
+
+
+@given(VALUES | st.sets(KEYS))
+def test_no_value_shows_it_afterwards(value: Any) -> None:
+    """Of any type and shape; and what shows none is the same object afterwards."""
+    before = repr(value)
+    shown = repr(scrubbed(SCRUB, value))
+    assert SECRET not in shown
+    assert SECRET in before or scrubbed(SCRUB, value) is value
+
+
+def test_a_field_that_only_the_object_sets_is_looked_at_too() -> None:
+    """It can't be handed over, so the object goes and its words stay."""
+    account = Account(role="user")
+    account.derived = SECRET
+    assert scrubbed(SCRUB, [account]) == ["Account(role='user', agent=None)"]
+
+
+def test_what_leads_back_to_itself_ends_there() -> None:
+    """Also where each step leads back twice."""
+    circle: list[Any] = [SECRET]
+    circle += [circle, circle, Mute]
+    assert scrubbed(SCRUB, circle)[0] == "[secret]"
+    many: list[Any] = []
+
+    for _ in range(60):
+        many = [many, many]
+
+    assert scrubbed(SCRUB, many) is many
+
+
+def test_without_a_secret_nothing_is_looked_at() -> None:
+    """Most runs have none, and every event comes by here."""
+
+    class Untouchable(list[Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("it was walked")
+
+    value = Untouchable([1])
+    assert scrubbed(Secrets(), value) is value
+
+
+async def test_progress_shows_it_in_no_shape() -> None:
+    """Whatever a tool tells of reaches the stream and the observers without it."""
+    told = [{SECRET}, Path("/x", SECRET), Named(name=SECRET), ValueError(SECRET), bytearray(SECRET.encode()), Mute()]
+
+    @tool
+    async def work(context: Context) -> str:
+        """Work, and tell of it."""
+        for data in told:
+            context.emit(data)
+
+        return "done"
+
+    events: list = []
+    agent = Agent("a", model=ScriptedProvider(call("work"), "Done."), tools=[work])
+    await CrewExecutor(agent, observers=[events.append], secrets=[SECRET]).execute("Go")
+    data = [event.data for event in events if isinstance(event, ToolProgress)]
+    assert data == [{"[secret]"}, "/x/[secret]", "name='[secret]'", "[secret]", bytearray(b"[secret]"), told[-1]]
