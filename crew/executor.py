@@ -69,7 +69,7 @@ class CrewExecutor:
         telemetry: Telemetry | None = None,
         secrets: Sequence[str | SecretStr] = (),
     ) -> None:
-        check_arguments(crew, limits, store, validator, parameters)
+        check_arguments(crew, limits, store, validator, parameters, observers)
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
         policy = policy_from(history)
         shared, views = staged(policy)

@@ -57,7 +57,7 @@ class Watching:
         """The run is over."""
         for observer in tuple(self._watching):
             if raised := _close(observer, error):
-                self._warn(raised)
+                self._warn(observer, raised)
 
         self._watching.clear()
         self._inside.clear()
@@ -69,11 +69,12 @@ class Watching:
             if observer in self._inside:
                 self._inside.remove(observer)
 
-            self._warn(error)
+            self._warn(observer, error)
             _close(observer, error)
 
-    def _warn(self, error: Exception) -> None:
-        log.warning("an observer failed and is switched off for run %s: %s", self._run_id, describe(error))
+    def _warn(self, observer: Observer, error: Exception) -> None:
+        name = getattr(observer, "__qualname__", type(observer).__qualname__)
+        log.warning("the observer %s failed and is switched off for run %s: %s", name, self._run_id, describe(error))
 
 
 def _close(observer: Observer, error: BaseException | None) -> Exception | None:
