@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from crew.cli import resume, run, show, simulate
+from crew.cli.stopping import Terminated
 from crew.errors import ConfigError, CrewError, DefinitionError, InvalidInput, UnknownPause, UnknownRun
 
 WRONG_USAGE = (DefinitionError, ConfigError, InvalidInput, UnknownRun, UnknownPause)
@@ -38,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CrewError as error:
         print(f"crew: {error}", file=sys.stderr)
         return 2 if isinstance(error, WRONG_USAGE) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("crew: stopped", file=sys.stderr)
-        return 130
+        return 143 if isinstance(stop, Terminated) else 130
     except BrokenPipeError:
         return 0  # who read our output has left

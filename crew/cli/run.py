@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import shlex
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 from crew.agents import Crew
 from crew.cli.simulate import read_policy
+from crew.cli.stopping import ask, run_until_stopped
 from crew.cli.target import CONFIGURATION, HELP, find_crew
 from crew.cli.terminal import line_of
 from crew.errors import RunError
@@ -24,7 +24,7 @@ from crew.simulator import read_recording
 from crew.store import SQLiteStore
 from crew.telemetry import Tree
 
-EXITS = "Exit codes: 0 completed, 1 failed, 2 wrong usage, 3 paused (nobody to answer), 4 a limit, 130 Ctrl-C."
+EXITS = "Exit codes: 0 completed, 1 failed, 2 wrong usage, 3 paused (nobody to answer), 4 a limit, 130 Ctrl-C, 143 SIGTERM."
 EXIT_CODES = {"completed": 0, "paused": 3, "limit": 4, "cancelled": 130}
 
 
@@ -85,7 +85,7 @@ def carry(given: argparse.Namespace, begin: Callable[[CrewExecutor], EventStream
     store = None if given.store is None else SQLiteStore(given.store)
 
     try:
-        result = asyncio.run(_converse(_executor(crew, given, store, tree), begin, given))
+        result = run_until_stopped(_converse(_executor(crew, given, store, tree), begin, given))
     except (KeyboardInterrupt, RunError):
         if given.store is not None:
             _tell_resume(given)
@@ -132,7 +132,11 @@ async def _converse(
         result = await _watch(begin(executor), given)
 
         while result.stop_reason == "paused" and sys.stdin.isatty():
-            answers = {pause.id: _answer(pause) for pause in result.pauses}
+            try:
+                answers = {pause.id: _answer(pause) for pause in result.pauses}
+            except EOFError:
+                break  # whoever was there has left
+
             result = await _watch(executor.resume_stream(result.run_id, answers), given)
 
     if result.stop_reason == "paused":
@@ -192,7 +196,7 @@ async def _watch(stream: EventStream, given: argparse.Namespace) -> RunResult:
 def _answer(pause: Pause) -> Any:
     print(f"\n{pause.text}", file=sys.stderr)
 
-    return read_answer(pause, input(PROMPTS[pause.reason]))
+    return read_answer(pause, ask(PROMPTS[pause.reason]))
 
 
 def read_answer(pause: Pause, words: str) -> Any:
