@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import io
 import sys
 from collections.abc import Sequence
 
@@ -33,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
 
+    _let_everything_be_printed()
+
     try:
         code: int = given.run(given)
         return code
@@ -44,3 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 143 if isinstance(stop, Terminated) else 130
     except BrokenPipeError:
         return 0  # who read our output has left
+
+
+def _let_everything_be_printed() -> None:
+    """An answer may hold letters that the terminal's encoding has not; they are spelled out instead."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(errors="backslashreplace")
