@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     resume.add_parser(commands)
     show.add_parser(commands)
     simulate.add_parser(commands)
-    given = parser.parse_args(arguments)
+    given = _parsed(parser, arguments)
 
     if given.command is None:
         parser.print_help()
@@ -47,6 +47,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 143 if isinstance(stop, Terminated) else 130
     except BrokenPipeError:
         return 0  # who read our output has left
+
+
+def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What was given; the input of a run may stand after its options too, where argparse does not look for it."""
+    given, rest = parser.parse_known_args(arguments)
+
+    if rest and (len(rest) > 1 or rest[0].startswith("-") or getattr(given, "input", "") is not None):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+
+    if rest:
+        given.input = rest[0]
+
+    return given
 
 
 def _let_everything_be_printed() -> None:

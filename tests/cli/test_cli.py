@@ -49,6 +49,22 @@ def test_the_answer_goes_to_stdout_and_what_happens_to_stderr(crews: Path, capsy
     assert "completed" in err
 
 
+def test_the_input_may_stand_after_the_options(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As one types it; what is no input is refused as ever."""
+    assert main(["run", str(crews), "--quiet", "hi"]) == 0
+    assert capsys.readouterr().out == "hello\n"
+
+    for wrong in (["--quiet", "hi", "there"], ["hi", "--quiet", "there"], ["--bogus"], ["hi", "--bogus"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(["run", str(crews), *wrong])
+
+        assert stopped.value.code == 2
+        assert "unrecognized arguments: " in capsys.readouterr().err
+
+    with pytest.raises(SystemExit):
+        main(["show", str(crews), "hi"])
+
+
 def test_quiet_and_json(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For programs."""
     assert main(["run", str(crews), "hi", "--json", "--quiet", "--max-messages", "5"]) == 0
