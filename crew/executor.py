@@ -69,7 +69,7 @@ class CrewExecutor:
         telemetry: Telemetry | None = None,
         secrets: Sequence[str | SecretStr] = (),
     ) -> None:
-        check_arguments(crew, limits, store, validator, parameters)
+        check_arguments(crew, limits, store, validator, parameters, observers)
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
         policy = policy_from(history)
         shared, views = staged(policy)
@@ -280,7 +280,7 @@ class CrewExecutor:
         state = scrubbed(scrub, state)  # others may have left there what they did not know to be a secret
         watch = self._lookout.watch(state, resumes=resumes)
         others = watching_each(self._observers, self.plan.crew, state, resumes=resumes)
-        watching = Watching(state.run_id, (watch, *others), publish)
+        watching = Watching(state.run_id, (watch, *others), publish, scrub)
         run = Run(
             plan=self.plan,
             state=state,

@@ -1,11 +1,13 @@
 """A crew that exports what it does to Jaeger: start one with `make jaeger`, then run this file.
 
 It needs no key: the models are scripts. The address is taken from OTEL_EXPORTER_OTLP_ENDPOINT, else it is the one that
-`make jaeger` prints.
+`make jaeger` prints. Without any Jaeger, the command draws the trace of the same crew:
+`crew run examples/jaeger.py --trace "Please pay order 3 back."`.
 """
 
 import asyncio
 import os
+import urllib.request
 
 from crew import Agent, Crew, CrewExecutor, Parallel, RunResult, ScriptedProvider, call, tool
 from crew.telemetry import configure
@@ -27,47 +29,40 @@ async def refund(order_id: str) -> str:
     return f"Order {order_id} is paid back."
 
 
-def crew() -> Crew:
-    """Triage hands over to billing, which looks nine orders up and asks a panel; an editor closes."""
-    lookups = [call("lookup_order", order_id=str(number)) for number in range(9)]
-    legal = Agent("legal", instructions="Check the terms.", model=ScriptedProvider("The terms allow a refund."))
-    finance = Agent("finance", instructions="Check the budget.", model=ScriptedProvider("There is money for it."))
-    editor = Agent(
-        "editor",
-        instructions="Answer the user.",
-        model=ScriptedProvider(call("refund", order_id="3"), "Your order 3 is paid back."),
-        tools=[refund],
-    )
-    panel = Parallel("panel", branches=[legal, finance], then=editor)
-    billing = Agent(
-        "billing",
-        instructions="Answer questions on invoices.",
-        model=ScriptedProvider(*lookups, call("transfer_to_panel")),
-        tools=[lookup_order],
-        handoffs=[panel],
-    )
-    triage = Agent(
-        "triage",
-        instructions="Send the user on.",
-        model=ScriptedProvider(call("transfer_to_billing")),
-        handoffs=[billing],
-    )
-    return Crew("support", agents=[triage, billing, editor, legal, finance], groups=[panel])
+lookups = [call("lookup_order", order_id=str(number)) for number in range(9)]
+legal = Agent("legal", instructions="Check the terms.", model=ScriptedProvider("The terms allow a refund."))
+finance = Agent("finance", instructions="Check the budget.", model=ScriptedProvider("There is money for it."))
+editor = Agent(
+    "editor",
+    instructions="Answer the user.",
+    model=ScriptedProvider(call("refund", order_id="3"), "Your order 3 is paid back."),
+    tools=[refund],
+)
+panel = Parallel("panel", branches=[legal, finance], then=editor)
+billing = Agent(
+    "billing",
+    instructions="Answer questions on invoices.",
+    model=ScriptedProvider(*lookups, call("transfer_to_panel")),
+    tools=[lookup_order],
+    handoffs=[panel],
+)
+triage = Agent(
+    "triage",
+    instructions="Send the user on.",
+    model=ScriptedProvider(call("transfer_to_billing")),
+    handoffs=[billing],
+)
+crew = Crew("support", agents=[triage, billing, editor, legal, finance], groups=[panel])
+"""Triage hands over to billing, which looks nine orders up and asks a panel; an editor closes."""
 
 
 async def main() -> tuple[RunResult, RunResult]:
-    """Run the crew to its pause, agree, and run it to its end; both halves are traces that link to each other."""
+    """Run the crew to its pause, agree, and run it to its end; the second trace links to the first."""
     configure(otlp_endpoint=ENDPOINT, service_name="crew-example", metrics="off", console=True, log_level="WARNING")
 
-    async with CrewExecutor(crew(), max_messages_per_request=10) as executor:
+    async with CrewExecutor(crew, max_messages_per_request=10) as executor:
         paused = await executor.execute("Please pay order 3 back.")
         done = await executor.resume(paused.run_id, {pause.id: True for pause in paused.pauses})
-
-    print(done.output)
-    print(f"prunings: {done.metrics.prunings}, tokens: {done.usage.total_tokens}")
-
-    for name, result in (("until the pause", paused), ("after it", done)):
-        print(f"{name}: {QUERY}/trace/{result.trace_id}")
 
     assert (paused.stop_reason, done.stop_reason) == ("paused", "completed")
     assert done.output == "Your order 3 is paid back."
@@ -75,5 +70,21 @@ async def main() -> tuple[RunResult, RunResult]:
     return paused, done
 
 
+def place_of_traces() -> str:
+    """Where Jaeger shows a trace: on a page, or as JSON where it was built without its pages."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    try:
+        with direct.open(QUERY, timeout=5) as page:
+            return "api/traces" if b"not the Jaeger UI" in page.read() else "trace"
+    except OSError:
+        return "trace"  # there is no Jaeger yet
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    paused, done = asyncio.run(main())
+    place = place_of_traces()
+    print(done.output)
+    print(f"prunings: {done.metrics.prunings}, tokens: {done.usage.total_tokens}")
+    print(f"until the pause: {QUERY}/{place}/{paused.trace_id}")
+    print(f"after it: {QUERY}/{place}/{done.trace_id}")

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from jaeger_program import RELEASE, JaegerFailed, JaegerUnavailable, cache_folder, ensure
-from jaeger_server import HOST, PORTS, Jaeger, launch, running_jaeger
+from jaeger_server import HOST, PORTS, Jaeger, has_pages, launch, running_jaeger
 
 __all__ = ["Jaeger", "JaegerFailed", "JaegerUnavailable", "running_jaeger"]
 
@@ -30,10 +30,11 @@ Exit codes: 0 done, 1 it went wrong, 2 wrong usage, 3 no Jaeger here and no Go t
 
 
 def show(jaeger: Jaeger, how_to_stop: str) -> None:
-    print(f"Jaeger runs. Query API: {jaeger.query} (a build from Go modules has no web UI there)")
+    page = has_pages(jaeger)
+    print(f"Jaeger runs. {'Web UI' if page else 'Query API, without a web UI'}: {jaeger.query}")
     print(f"  OTLP/HTTP    {jaeger.otlp_http}\n  OTLP/gRPC    {jaeger.otlp_grpc}")
     print(f"  to export    OTEL_EXPORTER_OTLP_ENDPOINT={jaeger.otlp_http}")
-    print(f"  to read      {jaeger.query}/api/traces/<trace id>\n{how_to_stop}", flush=True)
+    print(f"  to read      {jaeger.query}/{'trace' if page else 'api/traces'}/<trace id>\n{how_to_stop}", flush=True)
 
 
 def stay(ports: dict[str, int] | None) -> None:

@@ -108,9 +108,17 @@ def configure(ports: dict[str, int]) -> str:
     return text
 
 
+# Without the environment's proxies, which must not catch loopback.
+direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def has_pages(jaeger: Jaeger) -> bool:
+    """Whether there is a web UI; a build from Go modules has a placeholder instead."""
+    with direct.open(jaeger.query, timeout=10) as page:
+        return b"not the Jaeger UI" not in page.read()
+
+
 def answers(jaeger: Jaeger) -> bool:
-    # Without the environment's proxies, which must not catch loopback.
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         for url in (jaeger.otlp_grpc, jaeger.otlp_http):
             socket.create_connection((HOST, int(url.rpartition(":")[2])), timeout=1).close()

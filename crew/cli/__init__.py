@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import io
 import sys
 from collections.abc import Sequence
 
 from crew.cli import resume, run, show, simulate
+from crew.cli.stopping import Terminated
 from crew.errors import ConfigError, CrewError, DefinitionError, InvalidInput, UnknownPause, UnknownRun
 
 WRONG_USAGE = (DefinitionError, ConfigError, InvalidInput, UnknownRun, UnknownPause)
@@ -26,11 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     resume.add_parser(commands)
     show.add_parser(commands)
     simulate.add_parser(commands)
-    given = parser.parse_args(arguments)
+    given = _parsed(parser, arguments)
 
     if given.command is None:
         parser.print_help()
         return 2
+
+    _let_everything_be_printed()
 
     try:
         code: int = given.run(given)
@@ -38,8 +42,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CrewError as error:
         print(f"crew: {error}", file=sys.stderr)
         return 2 if isinstance(error, WRONG_USAGE) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("crew: stopped", file=sys.stderr)
-        return 130
+        return 143 if isinstance(stop, Terminated) else 130
     except BrokenPipeError:
         return 0  # who read our output has left
+
+
+def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What was given; the input of a run may stand after its options too, where argparse does not look for it."""
+    given, rest = parser.parse_known_args(arguments)
+
+    if rest and (len(rest) > 1 or rest[0].startswith("-") or getattr(given, "input", "") is not None):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+
+    if rest:
+        given.input = rest[0]
+
+    return given
+
+
+def _let_everything_be_printed() -> None:
+    """An answer may hold letters that the terminal's encoding has not; they are spelled out instead."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(errors="backslashreplace")

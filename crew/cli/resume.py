@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from crew.cli.run import EXITS, add_options, carry, read_answer
@@ -34,6 +35,11 @@ def run(given: argparse.Namespace) -> int:
     """Resume it."""
     if given.store is None:
         raise DefinitionError("crew resume", "--store FILE says where the run was kept")
+
+    if not Path(given.store).is_file():
+        raise DefinitionError(
+            "crew resume", f"there is no file {given.store!r}; --store FILE says where the run was kept"
+        )
 
     answers = _answers(given)
     return carry(given, lambda executor: executor.resume_stream(given.run_id, answers))

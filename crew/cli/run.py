@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import shlex
 import sys
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from crew.agents import Crew
 from crew.cli.simulate import read_policy
+from crew.cli.stopping import ask, run_until_stopped
 from crew.cli.target import CONFIGURATION, HELP, find_crew
 from crew.cli.terminal import line_of
-from crew.errors import RunError
+from crew.errors import DefinitionError, RunError
 from crew.execution.stream import EventStream
 from crew.executor import CrewExecutor
 from crew.runs import Limits, Pause, RunResult
@@ -24,7 +25,9 @@ from crew.simulator import read_recording
 from crew.store import SQLiteStore
 from crew.telemetry import Tree
 
-EXITS = "Exit codes: 0 completed, 1 failed, 2 wrong usage, 3 paused (nobody to answer), 4 a limit, 130 Ctrl-C."
+EXITS = (
+    "Exit codes: 0 completed, 1 failed, 2 wrong usage, 3 paused (nobody to answer), 4 a limit, 130 Ctrl-C, 143 SIGTERM."
+)
 EXIT_CODES = {"completed": 0, "paused": 3, "limit": 4, "cancelled": 130}
 
 
@@ -70,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run it."""
-    words = given.input if given.input is not None else sys.stdin.read()
+    words = given.input if given.input is not None else _typed()
     # Chosen here, so that it can be told whatever becomes of the run.
     given.run_id = uuid.uuid4().hex
     return carry(
@@ -78,14 +81,25 @@ def run(given: argparse.Namespace) -> int:
     )
 
 
+def _typed() -> str:
+    """The input from a pipe, or from a person, who is told so."""
+    if sys.stdin is None:
+        raise DefinitionError("crew run", "there is no input: give it as an argument, or to standard input")
+
+    if sys.stdin.isatty():
+        print("crew: type the input; Ctrl-D on a line of its own ends it", file=sys.stderr)
+
+    return sys.stdin.read()
+
+
 def carry(given: argparse.Namespace, begin: Callable[[CrewExecutor], EventStream]) -> int:
     """Begin or resume a run, watch it, print what it came to."""
     crew = find_crew(given.target)
     tree = Tree() if given.trace else None
-    store = None if given.store is None else SQLiteStore(given.store)
+    store = None if given.store is None else _store(given.store)
 
     try:
-        result = asyncio.run(_converse(_executor(crew, given, store, tree), begin, given))
+        result = run_until_stopped(_converse(_executor(crew, given, store, tree), begin, given))
     except (KeyboardInterrupt, RunError):
         if given.store is not None:
             _tell_resume(given)
@@ -98,14 +112,34 @@ def carry(given: argparse.Namespace, begin: Callable[[CrewExecutor], EventStream
         if store is not None:
             store.close()
 
-    print(json.dumps(_plain(result), ensure_ascii=False, indent=2) if given.json else result.output)
+    return _tell(result, given)
 
-    if given.record is not None:
-        try:
+
+def _store(place: str) -> SQLiteStore:
+    if not place or Path(place).is_dir():
+        raise DefinitionError("--store", f"this must be a file such as runs.db, not {place!r}")
+
+    if not Path(place).parent.is_dir():
+        raise DefinitionError("--store", f"there is no folder {str(Path(place).parent)!r}; make it first")
+
+    return SQLiteStore(place)
+
+
+def _tell(result: RunResult, given: argparse.Namespace) -> int:
+    """Print the answer, keep the transcript, and say by the exit code what the run came to."""
+    lost = "answer"
+
+    try:
+        print(json.dumps(_plain(result), ensure_ascii=False, indent=2) if given.json else result.output, flush=True)
+        lost = "transcript"
+
+        if given.record is not None:
             read_recording(result).save(given.record)
-        except OSError as error:
-            print(f"crew: the transcript can't be written: {error}", file=sys.stderr)
-            return 1
+    except BrokenPipeError:
+        raise  # who read our output has left
+    except OSError as error:
+        print(f"crew: the {lost} can't be written: {error}", file=sys.stderr)
+        return 1
 
     return EXIT_CODES.get(result.stop_reason, 1)
 
@@ -120,8 +154,8 @@ def _executor(crew: Crew, given: argparse.Namespace, store: SQLiteStore | None, 
     }
     chosen = {name: value for name, value in options.items() if value is not None}
     target = given.target.partition(":")[0]
-    place = given.config or (target if target.endswith(CONFIGURATION) else None)
-    return CrewExecutor.from_config(place, crew, **chosen) if place else CrewExecutor(crew, **chosen)
+    place = given.config if given.config is not None or not target.endswith(CONFIGURATION) else target
+    return CrewExecutor(crew, **chosen) if place is None else CrewExecutor.from_config(place, crew, **chosen)
 
 
 async def _converse(
@@ -131,8 +165,12 @@ async def _converse(
     async with executor:
         result = await _watch(begin(executor), given)
 
-        while result.stop_reason == "paused" and sys.stdin.isatty():
-            answers = {pause.id: _answer(pause) for pause in result.pauses}
+        while result.stop_reason == "paused" and sys.stdin is not None and sys.stdin.isatty():
+            try:
+                answers = {pause.id: _answer(pause) for pause in result.pauses}
+            except EOFError:
+                break  # whoever was there has left
+
             result = await _watch(executor.resume_stream(result.run_id, answers), given)
 
     if result.stop_reason == "paused":
@@ -192,7 +230,7 @@ async def _watch(stream: EventStream, given: argparse.Namespace) -> RunResult:
 def _answer(pause: Pause) -> Any:
     print(f"\n{pause.text}", file=sys.stderr)
 
-    return read_answer(pause, input(PROMPTS[pause.reason]))
+    return read_answer(pause, ask(PROMPTS[pause.reason]))
 
 
 def read_answer(pause: Pause, words: str) -> Any:

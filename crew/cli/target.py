@@ -67,6 +67,9 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _from_name(name: str) -> ModuleType:
+    if not name or name.startswith("."):
+        raise DefinitionError("Target", f"{name!r} is neither a file nor a module. The target is {HELP}")
+
     sys.path.insert(0, str(Path.cwd()))
 
     try:
@@ -83,6 +86,9 @@ def _telling(place: str) -> Iterator[None]:
         yield
     except CrewError:
         raise  # it says by itself what is wrong with what
+    except SystemExit as end:
+        text = f"it ended the process while it was loaded, with {end.code!r}; put what it runs under "
+        raise DefinitionError(place, f"{text}if __name__ == '__main__'") from end
     except Exception as error:  # the user's file may do anything while it is loaded
         trace = error.__traceback__
 
@@ -113,5 +119,9 @@ def _chosen(found: dict[str, Any], name: str, target: str) -> Crew:
         agent = next(iter(agents.values()))
         return Crew(agent.name, agents=[agent])
 
-    known = ", ".join(f"{target}:{key}" for key in (crews or agents)) or "there is none"
-    raise DefinitionError(target, f"say which crew: {known}")
+    if not crews and not agents:
+        raise DefinitionError(
+            target, "there is no crew and no agent in it; write one as `crew = Crew(...)`, not indented"
+        )
+
+    raise DefinitionError(target, f"say which crew: {', '.join(f'{target}:{key}' for key in (crews or agents))}")

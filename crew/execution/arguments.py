@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import iscoroutinefunction
 from typing import Any
 
 from crew.agents import Agent, Crew
@@ -13,9 +14,11 @@ from crew.validation import InputValidator
 STORE = ("commit", "load")
 
 
-def check_arguments(crew: object, limits: object, store: object, validator: object, parameters: object) -> None:
+def check_arguments(
+    crew: object, limits: object, store: object, validator: object, parameters: object, observers: object
+) -> None:
     """Every argument of a wrong kind at once."""
-    problems = list(_problems(crew, limits, store, validator, parameters))
+    problems = [*_problems(crew, limits, store, validator, parameters), *_of_observers(observers)]
 
     if problems:
         raise DefinitionError("CrewExecutor", problems)
@@ -33,6 +36,18 @@ def _problems(crew: object, limits: object, store: object, validator: object, pa
 
     if store is not None and not all(callable(getattr(store, method, None)) for method in STORE):
         yield f"store must be a store such as crew.store.SQLiteStore('runs.db'), not {store!r}"
+
+
+def _of_observers(given: object) -> Iterator[str]:
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        yield f"observers must be a list such as [print], not {given!r}"
+        return
+
+    for observer in given:
+        if isinstance(observer, type) or not callable(observer):
+            yield f"an observer must be a function or an object that is called with each event, not {observer!r}"
+        elif iscoroutinefunction(observer) or iscoroutinefunction(type(observer).__call__):
+            yield f"an observer must be a plain function, because nobody awaits it; {observer!r} is async"
 
 
 def parameters_in(given: object, default: RequestParameters) -> RequestParameters:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 from typing import Any
 
 from crew.agents import Crew
 from crew.doors import ModelRequest
 from crew.errors import describe
+from crew.execution.scrub import Scrubber, scrubbed
 from crew.messages import ToolCall
 from crew.runs import Event, Observer, RunState
 
 log = logging.getLogger("crew")
 
 Around = Callable[[str, ModelRequest | ToolCall], AbstractContextManager[None]]
+
+RAISED = (Exception, asyncio.CancelledError)
+"""What an observer may come to: it is never awaited, so that a cancellation is of its own making."""
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -34,10 +39,16 @@ class Watching:
     `watch(crew, state, resumes=…)` is asked for an observer of each run instead.
     """
 
-    __slots__ = ("_inside", "_publish", "_run_id", "_watching")
+    __slots__ = ("_inside", "_publish", "_run_id", "_scrub", "_watching")
 
-    def __init__(self, run_id: str, observers: Sequence[Observer], publish: Callable[[Event], None]) -> None:
-        self._run_id = run_id
+    def __init__(
+        self,
+        run_id: str,
+        observers: Sequence[Observer],
+        publish: Callable[[Event], None],
+        scrub: Scrubber | None = None,
+    ) -> None:
+        self._run_id, self._scrub = run_id, scrub
         self._publish = publish
         self._watching = list(observers)
         self._inside = [observer for observer in observers if hasattr(observer, "around")]
@@ -48,7 +59,7 @@ class Watching:
         for observer in tuple(self._watching):
             try:
                 observer(event)
-            except Exception as error:  # the observer boundary: watching never changes or breaks a run
+            except RAISED as error:  # the observer boundary: watching never changes or breaks a run
                 self._switch_off(observer, error)
 
     def around(self, run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
@@ -59,23 +70,27 @@ class Watching:
         """The run is over."""
         for observer in tuple(self._watching):
             if raised := _close(observer, error):
-                self._warn(raised)
+                self._warn(observer, raised)
 
         self._watching.clear()
         self._inside.clear()
 
-    def _switch_off(self, observer: Observer, error: Exception) -> None:
+    def _switch_off(self, observer: Observer, error: BaseException) -> None:
         if observer in self._watching:
             self._watching.remove(observer)
 
             if observer in self._inside:
                 self._inside.remove(observer)
 
-            self._warn(error)
+            self._warn(observer, error)
             _close(observer, error)
 
-    def _warn(self, error: Exception) -> None:
-        log.warning("an observer failed and is switched off for run %s: %s", self._run_id, describe(error))
+    def _warn(self, observer: Observer, error: BaseException) -> None:
+        name = getattr(observer, "__qualname__", type(observer).__qualname__)
+        words = scrubbed(self._scrub, describe(error))
+
+        with suppress(Exception):  # a handler may be the very thing that fails
+            log.warning("the observer %s failed and is switched off for run %s: %s", name, self._run_id, words)
 
 
 def watching_each(observers: Sequence[Observer], crew: Crew, state: RunState, *, resumes: bool) -> list[Observer]:
@@ -92,12 +107,12 @@ def watching_each(observers: Sequence[Observer], crew: Crew, state: RunState, *,
     return found
 
 
-def _close(observer: Observer, error: BaseException | None) -> Exception | None:
+def _close(observer: Observer, error: BaseException | None) -> BaseException | None:
     """Tell it that the run is over for it, and return what it raised."""
     try:
         if close := getattr(observer, "close", None):
             close(error)
-    except Exception as raised:  # the observer boundary: watching never changes or breaks a run
+    except RAISED as raised:  # the observer boundary: watching never changes or breaks a run
         return raised
 
     return None
@@ -118,7 +133,7 @@ class _Inside:
                 context = observer.around(self._run_id, self._what)
                 context.__enter__()
                 self._entered.append((observer, context))
-            except Exception as error:  # the observer boundary: watching never changes or breaks a run
+            except RAISED as error:  # the observer boundary: watching never changes or breaks a run
                 self._of._switch_off(observer, error)
 
     def __exit__(
@@ -127,5 +142,5 @@ class _Inside:
         for observer, context in reversed(self._entered):
             try:
                 context.__exit__(kind, error, trace)
-            except Exception as raised:  # the observer boundary: watching never changes or breaks a run
+            except RAISED as raised:  # the observer boundary: watching never changes or breaks a run
                 self._of._switch_off(observer, raised)

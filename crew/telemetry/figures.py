@@ -15,7 +15,10 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One metric: how often it was measured, the sum, the least, the most, and the same for each set of labels."""
+    """One metric: how often it was measured, the sum, the least, the most, and the same for each set of labels.
+
+    What was not measured yet is 0 throughout.
+    """
 
     unit: str
     count: int
@@ -66,25 +69,25 @@ class Figures:
         return self._series.setdefault(key, Series())
 
     def read(self) -> dict[str, Figure]:
-        """Everything so far, by metric."""
-        found: dict[str, dict[Labels, Figure]] = {}
+        """Every metric that there is, with what it came to so far."""
+        found: dict[str, dict[Labels, Figure]] = {name: {} for name in METRICS}
 
         for (name, labels), of in list(self._series.items()):
             if of.count:
                 unit = METRICS[name].unit
                 figure = Figure(unit=unit, count=of.count, total=of.total, least=of.least, most=of.most)
-                found.setdefault(name, {})[labels] = figure
+                found[name][labels] = figure
 
-        return {name: _summed(parts) for name, parts in found.items()}
+        return {name: _summed(METRICS[name].unit, parts) for name, parts in found.items()}
 
 
-def _summed(parts: dict[Labels, Figure]) -> Figure:
+def _summed(unit: str, parts: dict[Labels, Figure]) -> Figure:
     all_ = list(parts.values())
     return Figure(
-        unit=all_[0].unit,
+        unit=unit,
         count=sum(f.count for f in all_),
         total=sum(f.total for f in all_),
-        least=min(f.least for f in all_),
-        most=max(f.most for f in all_),
+        least=min((f.least for f in all_), default=0.0),
+        most=max((f.most for f in all_), default=0.0),
         by=parts,
     )

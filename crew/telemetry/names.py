@@ -265,7 +265,10 @@ LOG_EVENTS: dict[str, tuple[Level, str]] = {
     "model.too_long": ("warning", "The request outgrew the model's window and is cut further; tokens, maximum."),
     "reply.empty": ("warning", "The reply held nothing; outcome."),
     "tools.started": ("debug", "Calls begin; tools."),
-    "tool.returned": ("info", "A call is answered; tool, call, outcome, seconds. An error is a warning."),
+    "tool.returned": (
+        "info",
+        "A call is answered; tool, call, outcome, seconds. An error is a warning, with error_type.",
+    ),
     "call.held": ("info", "A call waits for approval; call."),
     "calls.declined": ("warning", "More calls than are accepted; calls, accepted."),
     "handoff": ("info", "The work goes to another agent or group; target."),

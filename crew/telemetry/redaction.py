@@ -11,6 +11,7 @@ from crew.telemetry.secrets import CURRENT
 
 HIDDEN = "[hidden]"
 LONGEST = 10_000
+BEYOND = 2_000
 DEEPEST = 6
 
 _TELLING = r"pass(?:word|wd|phrase)|secret|api[_-]?key|access[_-]?key|private[_-]?key|authorization|credentials?|cookie"
@@ -28,30 +29,61 @@ _KEY_LIKE = re.compile(
 )
 _CARRIED = re.compile(r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
 _IN_ADDRESS = re.compile(r"(://[^\s/:@]*:)[^\s/@]+(@)")
+_PIECE = r"\[hidden\]|(?!\[hidden\])[^\s\"'"
+_IN_QUERY = r"(?!(?(query)&[\w.%-]+=|(?!)))"
 _NAMED = re.compile(
-    rf"((?:{_TELLING}|\b(?:auth|access|refresh|api|session)_?token|\btoken)[\"']?\s*[:=]\s*)"
-    r"(\"[^\"]*\"|'[^']*'|(?!Bearer\b|Basic\b)[^\s\"',;&}\])]+)",
-    re.IGNORECASE,
+    r"(?P<name>(?P<query>[?&][\w.%-]*)?"
+    rf"(?:{_TELLING}|\b(?:auth|access|refresh|api|session)_?token|\btoken)(?:\\*[\"'])?\s*[:=]\s*)"
+    # In quotes, which may be escaped: up to the same quotes, or to the end where they are missing.
+    r"(?:(?P<open>\\*[\"'])(?:(?!(?P=open))(?:\\.|.))*(?P<close>(?P=open)|\Z)"
+    # Without: up to a space, without what closes a sentence or a bracket; in an address, up to the next parameter.
+    rf"|(?!\\*[\"']|Bearer\b|Basic\b|\[…)(?:{_IN_QUERY}(?:{_PIECE}]))*{_IN_QUERY}(?:{_PIECE},;}}\])\\]))",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
 def safe(text: str) -> str:
-    """The text without secrets that we hold and without key-like strings; never longer than 10,000 characters."""
-    text = CURRENT.get()(text)
+    """The text without secrets that we hold and without key-like strings; never longer than 10,000 characters.
 
-    if len(text) > LONGEST:
-        text = f"{text[:LONGEST]} [… {len(text) - LONGEST} more characters]"
+    What is safe stays as it is when it is made safe once more.
+    """
+    text = CURRENT.get()(text)
 
     if len(text) < 8:
         return text  # too short for a key, and most texts are
 
-    return _known(text) if len(text) <= 200 else _without_keys(text)
+    return _known(text) if len(text) <= 200 else _cut(text)
+
+
+def _cut(text: str) -> str:
+    """Keys are looked for beyond the cut too, so that it leaves no half of one."""
+    shown, rest = _without_keys(text[: LONGEST + BEYOND]), max(0, len(text) - LONGEST - BEYOND)
+
+    if not rest and len(shown) <= LONGEST:
+        return shown
+
+    room = min(LONGEST - 50, len(shown))
+
+    while True:
+        cut = f"{shown[:room]} [… {len(shown) - room + rest} more characters]"
+
+        if _without_keys(cut) == cut:
+            return cut
+
+        room -= 1  # it went through a replacement, or made a key out of the beginning of something else
 
 
 def _without_keys(text: str) -> str:
+    while (shown := _replaced(text)) != text:
+        text = shown  # what was replaced may lay bare what was not
+
+    return text
+
+
+def _replaced(text: str) -> str:
     text = _KEY_LIKE.sub(HIDDEN, text)
     text = _CARRIED.sub(rf"\1{HIDDEN}", text)
-    text = _NAMED.sub(rf"\1{HIDDEN}", text)
+    text = _NAMED.sub(rf"\g<name>\g<open>{HIDDEN}\g<close>", text)
     return _IN_ADDRESS.sub(rf"\1{HIDDEN}\2", text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from time import perf_counter
 from types import TracebackType
@@ -11,6 +12,7 @@ from typing import Any
 from crew.doors import ModelRequest
 from crew.messages import ToolCall
 from crew.runs import Event
+from crew.runs.events import ToolReturned
 from crew.telemetry import names
 from crew.telemetry.content import instructions_json, messages_json
 from crew.telemetry.lines import LINES, louder
@@ -40,6 +42,8 @@ class Watch:
         self._root = None if pen is None else Open(span=pen.root, began=pen.began)
         self._last, self._seen = 0.0, perf_counter()
         self._ended = False
+        self._agents: dict[str, str] = {}
+        self._errors: dict[tuple[str, str], str] = {}
 
     def __call__(self, event: Event) -> None:
         if self._spans is not None:
@@ -52,6 +56,7 @@ class Watch:
             self._line(event)
 
         self._last, self._seen = event.at, perf_counter()
+        self._agents[event.run_id] = event.agent
 
         if event.kind in ("run_finished", "run_failed") and event.run_id == self._run_id:
             self._ended = True
@@ -68,7 +73,16 @@ class Watch:
         level = louder(event, self._run_id) or names.LOG_EVENTS[name][0]
 
         if self._lines.isEnabledFor(LEVELS[level]):
-            getattr(self._lines, level)(name, **self._ids(event.run_id, event.agent), **fields(event))
+            told = self._ids(event.run_id, event.agent) | fields(event)
+            getattr(self._lines, level)(name, **told, **self._error_of(event))
+
+    def _error_of(self, event: Event) -> dict[str, str]:
+        """What a tool raised; its words are the model's, its class is anybody's."""
+        if not isinstance(event, ToolReturned):
+            return {}
+
+        kind = self._errors.pop((event.run_id, event.result.call_id), "")
+        return {"error_type": kind} if kind and event.result.outcome == "error" else {}
 
     def _ids(self, run_id: str, agent: str) -> dict[str, Any]:
         told: dict[str, Any] = {"agent": agent} if agent else {}
@@ -109,10 +123,10 @@ class Watch:
         return open
 
     def _bound_for(self, run_id: str, what: ModelRequest | ToolCall, open: Open | None) -> dict[str, Any]:
-        if self._lines is None:
+        if self._lines is None and "structlog" not in sys.modules:
             return {}
 
-        told = {"run_id": self._run_id, **self._ids(run_id, what.agent if isinstance(what, ModelRequest) else "")}
+        told = {"run_id": self._run_id, **self._ids(run_id, self._agents.get(run_id, ""))}
 
         if isinstance(what, ToolCall):
             told["tool"] = what.name
@@ -128,7 +142,9 @@ class Watch:
             return
 
         if call_id is not None:
-            if open is not None:
+            self._errors[run_id, call_id] = type(error).__name__
+
+            if self._spans is not None and open is not None:
                 open.facts["error"] = type(error).__name__
 
             return

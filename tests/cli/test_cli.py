@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,22 @@ def test_the_answer_goes_to_stdout_and_what_happens_to_stderr(crews: Path, capsy
     assert out == "hello\n"
     assert "● alone" in err
     assert "completed" in err
+
+
+def test_the_input_may_stand_after_the_options(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As one types it; what is no input is refused as ever."""
+    assert main(["run", str(crews), "--quiet", "hi"]) == 0
+    assert capsys.readouterr().out == "hello\n"
+
+    for wrong in (["--quiet", "hi", "there"], ["hi", "--quiet", "there"], ["--bogus"], ["hi", "--bogus"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(["run", str(crews), *wrong])
+
+        assert stopped.value.code == 2
+        assert "unrecognized arguments: " in capsys.readouterr().err
+
+    with pytest.raises(SystemExit):
+        main(["show", str(crews), "hi"])
 
 
 def test_quiet_and_json(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,6 +135,9 @@ def test_a_limit_has_its_own_exit_code(crews: Path) -> None:
         ("nowhere.py", "no such file"),
         ("no.such.module:crew", "can't be imported"),
         ("{crews}:nobody", "no crew or agent named 'nobody'"),
+        ("", "'' is neither a file nor a module"),
+        ("./crews", "'./crews' is neither a file nor a module"),
+        ("json", "there is no crew and no agent in it"),
         ("config.yaml:greter", "Did you mean 'greeter'"),
     ],
 )
@@ -135,6 +156,72 @@ def test_a_file_that_raises_shows_its_own_lines_only(tmp_path: Path, capsys: pyt
     err = capsys.readouterr().err
     assert "broken.py: it raised while it was loaded: OSError: no database" in err
     assert err.count("  File ") == 2
+
+
+def test_a_file_that_ends_the_process_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its exit code would be taken for that of a run."""
+    (tmp_path / "ending.py").write_text("import sys\nsys.exit(3)\n")
+    assert main(["run", str(tmp_path / "ending.py"), "hi"]) == 2
+    assert "ended the process while it was loaded, with 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--store", "nowhere/runs.db"], "--store: there is no folder 'nowhere'; make it first"),
+        (["--store", "examples"], "--store: this must be a file such as runs.db, not 'examples'"),
+        (["--store", ""], "--store: this must be a file such as runs.db, not ''"),
+        (["--config", ""], "the file can't be read"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml: the file can't be read"),
+        (["--max-messages", "0"], "max_messages_per_request must be a positive integer such as 50, not 0"),
+        (["--rounds", "-1"], "rounds must be 0, a positive integer or None, not -1"),
+    ],
+)
+def test_an_option_that_can_not_be_is_wrong_usage(
+    crews: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line with the value, before anything runs."""
+    assert main(["run", str(crews), "hi", *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_store_that_is_not_there_is_not_made_by_resume(
+    crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that was mistyped would leave an empty file behind."""
+    assert main(["resume", str(crews), "run", "--store", str(tmp_path / "typo.db")]) == 2
+    assert "typo.db'; --store FILE says where the run was kept" in capsys.readouterr().err
+    assert not (tmp_path / "typo.db").exists()
+
+
+def test_input_that_nobody_gives_is_asked_for(
+    crews: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person is told that the command waits; without any standard input it says what to do."""
+    typed = StringIO("hi\n")
+    monkeypatch.setattr(typed, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdin", typed)
+    assert main(["run", str(crews), "--quiet"]) == 0
+    assert capsys.readouterr() == ("hello\n", "crew: type the input; Ctrl-D on a line of its own ends it\n")
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["run", str(crews)]) == 2
+    assert "there is no input" in capsys.readouterr().err
+    assert main(["run", f"{crews}:second", "pay"]) == 3
+
+
+def test_an_answer_is_printed_whatever_the_terminal_can_show(crews: Path) -> None:
+    """Letters that its encoding has not are spelled out; where nothing can be written, that is said."""
+    crews.write_text(CREW.replace("hello", "gęś"), encoding="utf-8")
+    command = [sys.executable, "-m", "crew.cli", "run", str(crews), "hi", "--quiet"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, [rb"g\u0119\u015b"])
+
+    if Path("/dev/full").exists():
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+
+        assert done.returncode == 1
+        assert done.stderr.startswith(b"crew: the answer can't be written")
 
 
 def test_bad_input_is_one_clear_line(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:

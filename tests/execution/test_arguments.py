@@ -32,6 +32,12 @@ class Odd:
     name, limit, prune = "odd", "many", print
 
 
+class Waits:
+    """An observer that wants to be awaited."""
+
+    async def __call__(self, event: object) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -39,6 +45,11 @@ class Odd:
         (lambda: CrewExecutor(AGENT, store=any_("runs.db")), r"SQLiteStore\('runs.db'\), not 'runs.db'"),
         (lambda: CrewExecutor(AGENT, limits=any_({"rounds": 3})), r"limits must be Limits\(...\), not {'rounds': 3}"),
         (lambda: CrewExecutor(AGENT, parameters=any_(5)), "parameters must be RequestParameters"),
+        (lambda: CrewExecutor(AGENT, observers=any_([42])), "an observer must be a function .* not 42"),
+        (lambda: CrewExecutor(AGENT, observers=any_([Odd])), "an observer must be a function .* not <class"),
+        (lambda: CrewExecutor(AGENT, observers=[Waits()]), "nobody awaits it; <.*Waits object .* is async"),
+        (lambda: CrewExecutor(AGENT, observers=[Waits().__call__]), "nobody awaits it; <bound method .* is async"),
+        (lambda: CrewExecutor(AGENT, observers=any_(print)), "observers must be a list such as .* not <built-in"),
         (lambda: CrewExecutor(AGENT, history=any_(5)), "a policy has a name and a method 'prune'"),
         (lambda: CrewExecutor(AGENT, history=any_(Rolling)), "not <class"),
         (lambda: CrewExecutor(AGENT, history={"name": "rolling", "limit": "x"}), "limit must be a whole .* not 'x'"),

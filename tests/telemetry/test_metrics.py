@@ -37,7 +37,17 @@ async def test_executor_metrics_say_what_the_runs_came_to(support: Callable[...,
     assert figures["gen_ai.execute_tool.duration"].count == 16
     assert figures["gen_ai.invoke_workflow.duration"].count == 2
     assert figures["crew.runs.active"].total == 0
-    assert set(figures) <= set(METRICS)
+    assert set(figures) == set(METRICS)
+
+
+def test_every_metric_can_be_read_before_anything_was_measured() -> None:
+    """Whoever asks for errors or cost needs not ask first whether there were any."""
+    figures = CrewExecutor(Agent("a", model=ScriptedProvider("Done."))).metrics()
+    assert set(figures) == set(METRICS)
+
+    for name, figure in figures.items():
+        assert (figure.count, figure.total, figure.least, figure.most, figure.mean) == (0, 0, 0, 0, 0)
+        assert (figure.unit, figure.by) == (METRICS[name].unit, {})
 
 
 async def test_exported_metrics_are_the_same_numbers(support: Callable[..., Crew]) -> None:
@@ -46,7 +56,7 @@ async def test_exported_metrics_are_the_same_numbers(support: Callable[..., Crew
     provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
     executor = CrewExecutor(support(), max_messages_per_request=10, telemetry=Telemetry(meter_provider=provider))
     await executor.execute("Go")
-    points, figures = exported(reader), executor.metrics()
+    points, figures = exported(reader), {name: f for name, f in executor.metrics().items() if f.count}
     assert set(points) == set(figures)
 
     for name, figure in figures.items():

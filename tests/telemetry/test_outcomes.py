@@ -5,6 +5,7 @@ import logging
 import re
 
 import pytest
+import structlog
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -297,12 +298,13 @@ async def test_a_stored_run_that_can_not_be_cancelled_leaves_no_span_open(seen) 
     assert executor.metrics()["crew.runs.active"].total == 0
 
 
-async def test_a_handler_that_raises_leaves_no_span_open(seen) -> None:
-    """Lines, measurements and spans are closed each for itself."""
+@pytest.mark.parametrize("quiet_from", [logging.WARNING, logging.CRITICAL])
+async def test_a_handler_that_raises_leaves_no_span_open(seen, quiet_from: int) -> None:
+    """Lines, measurements and spans are closed each for itself; also where the warning of that can't be written."""
 
     class Raising(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno < logging.WARNING:
+            if record.levelno < quiet_from:
                 raise OSError("disk full")
 
     logger, handler = logging.getLogger("crew"), Raising()
@@ -319,6 +321,66 @@ async def test_a_handler_that_raises_leaves_no_span_open(seen) -> None:
 
     assert result.output == "Done."
     assert len(seen.named("invoke_workflow")) == 1
+
+
+async def test_an_observer_that_raises_a_cancellation_cancels_nothing() -> None:
+    """As `future.result()` does; nobody awaited it."""
+
+    def watch(event: object) -> None:
+        raise asyncio.CancelledError
+
+    agent = Agent("a", model=ScriptedProvider("Done."))
+    assert (await CrewExecutor(agent, observers=[watch]).execute("Go")).output == "Done."
+
+
+async def test_whoever_logs_inside_a_tool_has_the_ids_also_where_nobody_hears_our_own_lines(seen) -> None:
+    """An application with structlog and no handler for `crew`; in a branch too."""
+    found: list[dict] = []
+
+    @tool
+    async def note() -> str:
+        """Take a note."""
+        found.append(structlog.contextvars.get_contextvars())
+        return "noted"
+
+    branch = Agent("noter", model=ScriptedProvider(call("note"), "Done."), tools=[note])
+    logger, handlers = logging.getLogger(), logging.getLogger().handlers[:]
+    logger.handlers.clear()
+
+    try:
+        result = await CrewExecutor(panel(branch), telemetry=seen.telemetry(), observers=[Tree()]).execute("Go")
+    finally:
+        logger.handlers.extend(handlers)
+
+    span = seen.one("execute_tool note")
+    assert found == [
+        {
+            "run_id": result.run_id,
+            "branch": "noter",
+            "agent": "noter",
+            "tool": "note",
+            "trace_id": result.trace_id,
+            "span_id": f"{span.context.span_id:016x}",
+        }
+    ]
+
+
+async def test_the_line_of_a_tool_that_failed_names_the_class_of_its_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Not its words: those are content."""
+
+    @tool
+    async def fail() -> str:
+        """Fail."""
+        raise ValueError("a customer's name")
+
+    agent = Agent("a", model=ScriptedProvider(call("fail"), "Done."), tools=[fail])
+
+    with caplog.at_level(logging.INFO, logger="crew"):
+        await CrewExecutor(agent).execute("Go")
+
+    (line,) = [record.getMessage() for record in caplog.records if "tool.returned" in record.getMessage()]
+    assert "error_type=ValueError" in line
+    assert "customer" not in line
 
 
 # ---------------------------------------------------------------------------------------------- in the terminal

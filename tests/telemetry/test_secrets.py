@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, PrivateAttr, SecretBytes, SecretStr
 
@@ -531,6 +531,57 @@ def test_key_like_strings_are_hidden(text: str) -> None:
 def test_ordinary_words_stay(text: str) -> None:
     """Counting tokens is not a secret."""
     assert safe(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("password=Tr0ub4dor&3xyz", "password=[hidden]"),
+        ("connect(password=Tr0u)b;4,d)", "connect(password=[hidden])"),
+        ("[password=hunter2]", "[password=[hidden]]"),
+        ("https://host/?token=hunter2&page=2", "https://host/?token=[hidden]&page=2"),
+        ("name=ann&my_api_key=hunter2&hunter2&page=2", "name=ann&my_api_key=[hidden]&page=2"),
+        (r'{"api_key": "hun\"ter2", "page": 2}', '{"api_key": "[hidden]", "page": 2}'),
+        (r"{\"password\": \"hunter2\", \"page\": 2}", r"{\"password\": \"[hidden]\", \"page\": 2}"),
+        ("password: 'hunter2 hunter2", "password: '[hidden]"),
+    ],
+)
+def test_a_secret_is_hidden_to_its_end_and_no_further(text: str, shown: str) -> None:
+    """Signs that end a parameter elsewhere are part of it; in an address the other parameters stay."""
+    assert safe(text) == shown
+
+
+SIGNS = """password token api_key Bearer Basic = : & ? &a= :// @ " ' \\ \\" [hidden] [hidd ] [secret] [… ) , - sk-abc
+sk-abcdefghijklmnopqrst AKIAIOSFODNN7EXAMPLE eyJhbGciOi.eyJzdWIiOi. hunter2hunter2 -----BEGIN"""
+PIECES = st.one_of(
+    st.sampled_from(SIGNS.split()), st.sampled_from([" ", "\n", " PRIVATE KEY-----"]), st.text(max_size=5)
+)
+
+
+@given(st.lists(PIECES, max_size=30).map("".join))
+def test_what_is_safe_stays_as_it_is(text: str) -> None:
+    """Lines are made safe where they are born and again where they are printed."""
+    assert safe(safe(text)) == safe(text)
+
+
+@given(
+    st.integers(0, 300),
+    st.lists(PIECES, min_size=1, max_size=30).map("".join).filter(bool),
+    st.sampled_from([100, 9_700, 9_900, 10_000, 30_000]),
+)
+@settings(deadline=None)
+def test_what_is_cut_is_not_cut_again(shift: int, text: str, size: int) -> None:
+    """Wherever the cut falls, it makes no key out of something else, and the whole stays within its bound."""
+    shown = safe("-" * shift + text * (size // len(text)))
+    assert len(shown) <= 10_000
+    assert safe(shown) == shown
+
+
+def test_a_cut_leaves_no_half_of_a_key() -> None:
+    """Too short to be known, and long enough to help."""
+    shown = safe("x " * 4_970 + "sk-" + "abcdefgh" * 4 + " y" * 3_000)
+    assert "sk-" not in shown
+    assert shown.endswith("more characters]")
 
 
 def test_hostile_values_neither_leak_nor_raise() -> None:
