@@ -130,7 +130,7 @@ NOTES: dict[str, Callable[[Attributes], str]] = {
     "crew.retry": lambda told: f"tried again: {told['reason']}",
     "crew.fallback": lambda told: f"{told['model']} → {told['backup']}: {told['reason']}",
     "crew.too_long": lambda told: "too long, cut further",
-    "crew.paused": lambda told: f"paused for {', '.join(told['pauses'])}",
+    "crew.paused": lambda told: f"for {', '.join(pause.partition(' ')[0] for pause in told['pauses'])}",
     "crew.limit_reached": lambda told: f"limit: {told['limit']}",
     "crew.branch_timed_out": lambda told: f"timed out after {told['seconds']:g} s",
 }
