@@ -263,11 +263,7 @@ class CrewExecutor:
 
     def _backup_for(self, name: str) -> Provider | None:
         backup = self.plan.agents[name].backup
-        return None if backup is None else self._provider(backup)
-
-    def _provider(self, model: str | Provider) -> Provider:
-        self._lookout.hold_keys()
-        return self._pool.get(model)
+        return None if backup is None else self._pool.get(backup)
 
     def _watcher(self) -> Telemetry:
         return self._telemetry if self._telemetry is not None else current()
@@ -290,8 +286,8 @@ class CrewExecutor:
             around=watching.around,
             closed=watching.close,
             scrub=scrub,
-            provider_for=lambda name: self._provider(self.plan.agents[name].model),
-            resolve=self._provider,
+            provider_for=lambda name: self._pool.get(self.plan.agents[name].model),
+            resolve=self._pool.get,
             backup_for=self._backup_for,
             counter_for=self._meter.counter_for,
             deps=deps,

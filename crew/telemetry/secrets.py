@@ -70,6 +70,9 @@ class Secrets:
                 self._values.add(text)
                 Secrets._added += 1
 
+    def __contains__(self, text: str) -> bool:
+        return text in self._values
+
     @property
     def stamp(self) -> object:
         """The same one as long as the values are the same."""
@@ -138,7 +141,7 @@ def keep_from(models: Iterable[Any], keys: Iterable[str]) -> None:
     for key in (*held, *keys):
         text = _plain(key)
 
-        if text is not None and len(text.strip()) >= SHORTEST_KEY:
+        if text is not None and text not in HELD and len(text.strip()) >= SHORTEST_KEY:
             HELD.add(text)
 
 

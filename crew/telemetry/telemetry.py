@@ -160,7 +160,9 @@ class Lookout:
         ids = {"run_id": state.run_id} | ({"trace_id": trace[3:35]} if trace else {})
         lines = logs.lines(**ids) if logs.is_heard() else None
         measures = Measures(self._recording(telemetry), self._crew.name, state, self._bound, resumes=resumes)
-        return Watch(state.run_id, trace, pen=pen, spans=spans, lines=lines, measures=measures)
+        return Watch(
+            state.run_id, trace, pen=pen, spans=spans, lines=lines, measures=measures, before_asking=self.hold_keys
+        )
 
     def metrics(self) -> dict[str, Figure]:
         """What was measured so far, by the metric's name."""

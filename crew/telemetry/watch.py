@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from time import perf_counter
 from types import TracebackType
@@ -36,12 +37,13 @@ class Watch:
         spans: Spans | None = None,
         lines: Any = None,
         measures: Measures | None = None,
+        before_asking: Callable[[], None] | None = None,
     ) -> None:
         self.trace = trace
         self._run_id, self._pen, self._spans, self._lines, self._measures = run_id, pen, spans, lines, measures
         self._root = None if pen is None else Open(span=pen.root, began=pen.began)
         self._last, self._seen = 0.0, perf_counter()
-        self._ended = False
+        self._ended, self._before_asking = False, before_asking
         self._agents: dict[str, str] = {}
         self._errors: dict[tuple[str, str], str] = {}
 
@@ -97,6 +99,9 @@ class Watch:
 
     def around(self, run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
         """The call runs inside its span, so that what it starts is below it."""
+        if self._before_asking is not None and isinstance(what, ModelRequest):
+            self._before_asking()
+
         spans, open = self._spans, self._root
         call_id = what.id if isinstance(what, ToolCall) else None
 
