@@ -69,7 +69,8 @@ def sizes_queue(environment: Mapping[str, str] = os.environ) -> bool:
 
 def keys(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """The providers' keys."""
-    return tuple(held for name in KEYS if (held := environment.get(name, "").strip()))
+    # Asked first whether it is there: that is quick, and this is read with every request.
+    return tuple([environment[name].strip() for name in KEYS if name in environment])
 
 
 def _is_disabled(environment: Mapping[str, str]) -> bool:

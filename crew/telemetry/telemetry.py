@@ -131,7 +131,8 @@ class Lookout:
         self._recorder = Recorder(self._figures, None)
         self._secrets = Secrets(secrets, below=HELD)
         of_agents = [model for agent in crew.members.values() for model in (agent.model, agent.backup)]
-        self._models = {id(model): model for model in (*of_agents, *models) if not isinstance(model, str | None)}
+        self._models = {id(model): model for model in (*of_agents, *models) if hasattr(model, "secrets")}
+        self._keys: tuple[str, ...] = ()
         self.hold_keys()
         logs.hush()
 
@@ -149,7 +150,11 @@ class Lookout:
 
     def hold_keys(self) -> None:
         """Those that providers say they hold, and those that the environment has by now: new clients take them."""
-        keep_from(self._models.values(), environment.keys())
+        keys = environment.keys()
+
+        if self._models or keys != self._keys:
+            keep_from(self._models.values(), keys)
+            self._keys = keys
 
     def watch(self, state: RunState, *, resumes: bool) -> Watch:
         """Begin to watch a run; whatever fails here costs the run nothing but its trace."""
