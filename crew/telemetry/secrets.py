@@ -70,9 +70,6 @@ class Secrets:
                 self._values.add(text)
                 Secrets._added += 1
 
-    def __contains__(self, text: str) -> bool:
-        return text in self._values
-
     @property
     def stamp(self) -> object:
         """The same one as long as the values are the same."""
@@ -134,14 +131,12 @@ def register_secret(value: Any) -> None:
     HELD.add(value)
 
 
-def keep_from(models: Iterable[Any], keys: Iterable[str]) -> None:
-    """The providers' keys: those that providers say they hold, and those of the environment."""
-    held = [key for model in models for key in getattr(model, "secrets", ())]
-
-    for key in (*held, *keys):
+def keep(keys: Iterable[Any]) -> None:
+    """Keys of providers, those that are long enough to be one."""
+    for key in keys:
         text = _plain(key)
 
-        if text is not None and text not in HELD and len(text.strip()) >= SHORTEST_KEY:
+        if text is not None and len(text.strip()) >= SHORTEST_KEY:
             HELD.add(text)
 
 

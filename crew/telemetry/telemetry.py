@@ -20,7 +20,7 @@ from crew.telemetry.instruments import Instruments
 from crew.telemetry.measures import Measures
 from crew.telemetry.recorder import Recorder
 from crew.telemetry.redaction import safe
-from crew.telemetry.secrets import CURRENT, HELD, Secrets, keep_from
+from crew.telemetry.secrets import CURRENT, HELD, Secrets, keep
 from crew.telemetry.spans import Spans
 from crew.telemetry.tracing import Tracing, nanoseconds
 from crew.telemetry.watch import Watch
@@ -131,8 +131,8 @@ class Lookout:
         self._recorder = Recorder(self._figures, None)
         self._secrets = Secrets(secrets, below=HELD)
         of_agents = [model for agent in crew.members.values() for model in (agent.model, agent.backup)]
-        self._models = {id(model): model for model in (*of_agents, *models) if hasattr(model, "secrets")}
-        self._keys: tuple[str, ...] = ()
+        self._models = {id(model): model for model in (*of_agents, *models) if not isinstance(model, str | None)}
+        self._keys: tuple[Any, ...] = ()
         self.hold_keys()
         logs.hush()
 
@@ -150,10 +150,10 @@ class Lookout:
 
     def hold_keys(self) -> None:
         """Those that providers say they hold, and those that the environment has by now: new clients take them."""
-        keys = environment.keys()
+        keys = (*(key for model in self._models.values() for key in getattr(model, "secrets", ())), *environment.keys())
 
-        if self._models or keys != self._keys:
-            keep_from(self._models.values(), keys)
+        if keys != self._keys:
+            keep(keys)
             self._keys = keys
 
     def watch(self, state: RunState, *, resumes: bool) -> Watch:
