@@ -23,8 +23,8 @@ help: ## List the targets
 demo: .venv/.run-stamp ## Run an example offline and watch the history being pruned
 	@$(BIN)/python examples/demo.py
 
-jaeger: .venv/.run-stamp ## Get a real Jaeger and run it on loopback until Ctrl-C (examples/jaeger.py exports to it)
-	@$(BIN)/python scripts/jaeger.py start
+jaeger: .venv/.run-stamp ## Get a real Jaeger and run it on loopback until Ctrl-C (examples/jaeger.py exports to it; ARGS=--free-ports)
+	@$(BIN)/python scripts/jaeger.py start $(ARGS)
 
 # A test that hangs fails, with the stacks of all threads; the slowest takes half a minute.
 test: .venv/.dev-stamp ## Run the tests, without the soak ones (ARGS='-k name' selects)

@@ -31,10 +31,10 @@ def closing(run: Run) -> Iterator[None]:
     try:
         yield
     except BaseException as error:  # every way out is told, and goes on as it is
-        run.closed(error)
+        run.closed(error, run.state)
         raise
 
-    run.closed(None)
+    run.closed(None, run.state)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

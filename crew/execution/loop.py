@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from crew.errors import StoreError, describe
+from crew.errors import OutputInvalid, StoreError, describe
 from crew.execution.advance import at
 from crew.execution.ask import ask
 from crew.execution.branch import branch
@@ -32,8 +32,10 @@ async def drive(run: Run, run_id: str) -> None:
 async def perform(run: Run, state: RunState) -> None:
     """Do what is next; what comes of it is recorded."""
     match state.next:
-        case AskModel():
+        case AskModel(failed=""):
             await ask(run, state)
+        case AskModel(failed=failed):
+            raise OutputInvalid(failed)
         case CallTools():
             await call(run, state, state.next, drive)
         case RunBranches():

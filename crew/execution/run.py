@@ -25,7 +25,7 @@ class Run:
     """A run and the doors through which its steps are performed.
 
     `around` is entered around every call of a model or tool, `scrub` takes out what must not enter a message, `closed`
-    is called when the run is over here, on whichever way.
+    is called when the run is over here, on whichever way, with the state in which it is left.
     """
 
     plan: Plan
@@ -42,7 +42,7 @@ class Run:
     streams: bool = False
     around: Around = unwatched
     scrub: Scrubber | None = None
-    closed: Callable[[BaseException | None], None] = lambda error: None
+    closed: Callable[[BaseException | None, RunState], None] = lambda error, state: None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _untold: list[Event] = field(default_factory=list)
     _meanwhile: list[Event] = field(default_factory=list)

@@ -35,8 +35,8 @@ class Watching:
     """Publishes to the stream and to those who watch; one that fails is switched off for this run, with one warning.
 
     Beside being called, an observer may have `around(run_id, request or call)`, a context in which the model is asked
-    or the tool called, and `close(error)`, called once when the run is over, on whichever way. One that has
-    `watch(crew, state, resumes=…)` is asked for an observer of each run instead.
+    or the tool called, `left(state)`, told how the run stands when it is over here, and `close(error)`, called once
+    after that, on whichever way. One that has `watch(crew, state, resumes=…)` makes an observer of each run instead.
     """
 
     __slots__ = ("_inside", "_publish", "_run_id", "_scrub", "_watching")
@@ -66,10 +66,10 @@ class Watching:
         """The contexts of all who want to be around this call."""
         return _Inside(self, run_id, what) if self._inside else _NOTHING
 
-    def close(self, error: BaseException | None) -> None:
-        """The run is over."""
+    def close(self, error: BaseException | None, state: RunState) -> None:
+        """The run is over, and left in this state."""
         for observer in tuple(self._watching):
-            if raised := _close(observer, error):
+            if raised := _close(observer, error, state):
                 self._warn(observer, raised)
 
         self._watching.clear()
@@ -107,9 +107,12 @@ def watching_each(observers: Sequence[Observer], crew: Crew, state: RunState, *,
     return found
 
 
-def _close(observer: Observer, error: BaseException | None) -> BaseException | None:
+def _close(observer: Observer, error: BaseException | None, state: RunState | None = None) -> BaseException | None:
     """Tell it that the run is over for it, and return what it raised."""
     try:
+        if state is not None and (left := getattr(observer, "left", None)):
+            left(state)
+
         if close := getattr(observer, "close", None):
             close(error)
     except RAISED as raised:  # the observer boundary: watching never changes or breaks a run

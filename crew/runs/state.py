@@ -23,9 +23,13 @@ CallStatus = Literal["ready", "started", "held", "in_doubt", "child", "done"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskModel:
-    """The agent's model is asked. `again` says why it is asked once more for the same step."""
+    """The agent's model is asked. `again` says why it is asked once more for the same step.
+
+    `failed` says why it is not asked any more, unless the run is resumed.
+    """
 
     again: Literal["", "empty", "output"] = ""
+    failed: str = ""
     kind: Literal["ask_model"] = "ask_model"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from crew.agents import Crew
 from crew.messages import ToolCall, ToolResult
-from crew.runs import CallTools, RunBranches, RunState
+from crew.runs import CallTools, Finished, RunBranches, RunState
 from crew.telemetry import names
 from crew.telemetry.attributes import of_group
 from crew.telemetry.content import of_arguments, of_result
@@ -148,11 +148,13 @@ class Forest:
 
         for id in sorted(below, key=len, reverse=True):
             node = self.nodes.pop(id)
+            # What fails is a branch, or the run; the others were cut off.
+            told = "cancelled" if why == "failed" and "/" in id and id != run_id else why
 
             for open in node.take():
                 try:
-                    if why not in ("", "completed"):
-                        open.span.set_attribute(names.STOP_REASON, why)
+                    if told not in ("", "completed"):
+                        open.span.set_attribute(names.STOP_REASON, told)
 
                     if "succeeded" in open.facts:
                         open.span.set_attribute(names.SUCCEEDED, open.facts["succeeded"])
@@ -164,14 +166,24 @@ class Forest:
         if failures:
             raise failures[0]
 
-    def settle_finished(self, waiting: set[str]) -> None:
-        """The run pauses: branches in which nothing waits for a person have come to their end before."""
-        for id in sorted((id for id in self.nodes if "/" in id), key=len, reverse=True):
-            node = self.nodes[id]
+    def settle(self, child: RunState) -> None:
+        """A branch that has ended did so with its last event, whenever those that wait for it hear of it."""
+        node, end = self.nodes.get(child.run_id), child.next
+        above = self.nodes.get(child.run_id.rpartition("/")[0])
 
-            if node.idle and node.agent is not None and not any(w == id or w.startswith(f"{id}/") for w in waiting):
-                node.agent.span.set_attribute(names.BRANCH_OUTCOME, "failed" if node.failed else "completed")
-                self.end_agent(node, max(node.last, node.agent.began))
+        if node is None or node.agent is None or not isinstance(end, Finished):
+            return
+
+        node.agent.span.set_attribute(names.BRANCH_OUTCOME, end.stop_reason)
+
+        if end.stop_reason == "failed" and not node.failed:
+            self.pen.fail(node.agent.span, "branch_failed", safe(end.error))
+
+        if end.stop_reason == "completed" and above is not None and above.group is not None:
+            above.group.facts["succeeded"] += 1
+
+        at = max(node.last, node.agent.began) if node.idle else self.last
+        self.fell(child.run_id, at, "" if node.idle else end.stop_reason)
 
     def cut_off(self, kind: str, text: str) -> None:
         """The run has failed, and with it the groups that are open; what still worked in them was cut off."""

@@ -42,6 +42,7 @@ class Measures:
         self._summaries: dict[str, float] = {}
         self._failed_early: dict[str, tuple[str, float]] = {}
         self._agents: dict[str, tuple[str, float]] = {}
+        self._lasts: dict[str, float] = {}
         self._at_work = dict(_at_work(state)) if resumes else {}
         self._limits = [(name, limit) for name in LIMITS if (limit := getattr(state.limits, name))]
         counted = total(state)
@@ -76,7 +77,7 @@ class Measures:
             self._agents |= {run_id: (agent, event.at) for run_id, agent in self._at_work.items()}
 
         if act is not None:
-            self._last = event.at
+            self._last = self._lasts[event.run_id] = event.at
             act(event)
 
     # ------------------------------------------------------------------------------------------ models
@@ -181,7 +182,16 @@ class Measures:
             self._agent_ended(event.run_id, event.at)
 
     def _branch_finished(self, event: BranchFinished) -> None:
-        self._agent_ended(event.branch, event.at)
+        ended = event.outcome in ("completed", "limit")
+        self._agent_ended(event.branch, self._lasts.pop(event.branch, event.at) if ended else event.at)
+
+    def left(self, state: RunState) -> None:
+        """Branches that have ended did so with their last event."""
+        for child in state.children.values():
+            self.left(child)
+
+            if isinstance(child.next, Finished):
+                self._agent_ended(child.run_id, self._lasts.get(child.run_id, self._last))
 
     def _tool_returned(self, event: ToolReturned) -> None:
         labels: Labels = ((names.TOOL_NAME, event.result.name),)
@@ -224,6 +234,8 @@ class Measures:
     def _failed(self, event: RunFailed) -> None:
         if event.run_id == self._state.run_id:
             self._stop = "failed"
+        else:
+            self._agent_ended(event.run_id, event.at)
 
     def _finished(self, event: RunFinished) -> None:
         self._stop = event.stop_reason

@@ -6,10 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from crew.messages import ToolCall
+
 Attributes = Mapping[str, Any]
 
-MOMENT = 1e-6
-"""What has no length of its own is given this one: backends take a span of no length for a broken one."""
+MOMENT = 2e-6
+"""What has no length of its own is given this one, of which a microsecond is left when it is cut to those.
+
+Backends take a span of no length for a broken one.
+"""
 
 
 class Span(Protocol):
@@ -72,6 +77,7 @@ class Node:
     compact: Open | None = None
     summary: Open | None = None
     tools: dict[str, Open] = field(default_factory=dict)
+    calls: dict[str, ToolCall] = field(default_factory=dict)
     links: list[Any] = field(default_factory=list)
     last: float = 0.0
     before: float = 0.0
@@ -90,6 +96,10 @@ class Node:
         """The question that is under way, if one is."""
         asked = self.chat or self.summary
         return asked.span if asked is not None else self.innermost
+
+    def call(self, id: str, name: str) -> ToolCall:
+        """The call of this id, with its arguments where those may be told."""
+        return self.calls.get(id) or ToolCall(id=id, name=name, arguments="")
 
     def moment(self, at: float) -> float:
         """When something that ends now and takes no time began."""

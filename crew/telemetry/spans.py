@@ -9,7 +9,7 @@ from crew.agents import Crew
 from crew.doors import ModelRequest
 from crew.errors import describe
 from crew.execution.advance import total
-from crew.messages import ToolCall, ToolResult
+from crew.messages import ToolResult
 from crew.runs import Event, RunState
 from crew.runs.events import (
     AgentStarted,
@@ -52,7 +52,6 @@ class Spans:
 
         self._stop, self._about = "", state.run_id
         self._failure: RunFailed | None = None
-        self._waiting: set[str] = set()
         # Of the whole run, also where this is not its first part: as the result counts.
         counted = total(state)
         self._usage, self._prunings, self._pruned = counted.usage, len(counted.prunings), counted.messages_pruned
@@ -132,6 +131,7 @@ class Spans:
         node.chat.span.set_attributes(of_replied(event))
 
         if self.capture:
+            node.calls = {call.id: call for call in event.message.calls}
             node.chat.span.set_attribute(names.OUTPUT_MESSAGES, reply_json(event.message, event.finish_reason))
 
         self.pen.end(node.chat.span, event.at)
@@ -141,11 +141,10 @@ class Spans:
         """The question came to an error; what follows (another model, the end of the run) has spans of its own."""
         node = self._forest.nodes.get(run_id)
 
-        if node is not None and open is node.summary:
-            open.facts["error"] = type(error).__name__  # what it came to is told in a moment
-        elif node is not None and open is node.chat and open.facts.get("early"):
-            open.facts["failed"] = (error, at)  # that it was asked is told in a moment
-        elif node is not None and open is node.chat:
+        # Of a summary it is told in a moment what it came to, of an early question that it was asked.
+        open.facts |= {"error": type(error).__name__, "failed": (error, at)}
+
+        if node is not None and open is node.chat and not open.facts.get("early"):
             self._end_failed(node, error, at)
 
     def _end_failed(self, node: Node, error: BaseException, at: float) -> None:
@@ -153,6 +152,7 @@ class Spans:
             self.pen.fail(node.chat.span, type(error).__name__, safe(describe(error)))
             self.pen.end(node.chat.span, at)
             node.chat = None
+            node.last = self._forest.last = max(self._forest.last, at)
 
     def summarising(self, run_id: str, request: ModelRequest, at: float) -> Open:
         """The question for a summary that begins now."""
@@ -173,15 +173,15 @@ class Spans:
         result = event.result
 
         if result.call_id not in node.tools:  # answered without being run: unknown, or with bad arguments
-            call = ToolCall(id=result.call_id, name=result.name, arguments="")
-            self._forest.tool(node, event.agent, event.at - event.seconds, call, "function")
+            began = event.at - event.seconds if event.seconds else node.moment(event.at)
+            self._forest.tool(node, event.agent, began, node.call(result.call_id, result.name), "function")
 
         self._forest.end_tool(node, result, event.at)
 
-    # ------------------------------------------------------------------------------------------ where the work goes
+    # ------------------------------------------------------------------------------------------ the work, the history
 
     def _handed_off(self, event: HandedOff, node: Node) -> None:
-        call = ToolCall(id=event.call_id, name=f"transfer_to_{event.target}", arguments="")
+        call = node.call(event.call_id, f"transfer_to_{event.target}")
         open = self._forest.tool(node, event.agent, node.moment(event.at), call, "handoff")
         del node.tools[call.id]
         self.pen.end(open.span, event.at)
@@ -196,7 +196,7 @@ class Spans:
             self._forest.end_agent(node, event.at)
             base = self._forest.group(node, event.group, event.at).span
         else:
-            call = ToolCall(id=event.branch.removeprefix(f"{event.run_id}/"), name=event.tool, arguments="")
+            call = node.call(event.branch.removeprefix(f"{event.run_id}/"), event.tool)
             base = self._forest.tool(node, event.agent, event.at, call, "agent").span
 
         self._forest.plant(event.branch, base, event.at)
@@ -213,7 +213,7 @@ class Spans:
         if child.agent is not None:
             child.agent.span.set_attribute(names.BRANCH_OUTCOME, event.outcome)
 
-            if event.outcome == "failed":
+            if event.outcome == "failed" and not child.failed:
                 self.pen.fail(child.agent.span, "branch_failed", safe(event.error))
 
         self._forest.fell(event.branch, at, event.outcome)
@@ -224,8 +224,6 @@ class Spans:
         elif call_id in node.tools:
             result = ToolResult(call_id=call_id, text="", outcome="ok" if succeeded else "error")
             self._forest.end_tool(node, result, event.at)
-
-    # ------------------------------------------------------------------------------------------ the history
 
     def _pruning(self, event: HistoryPruned, node: Node) -> None:
         if event.where == "history":
@@ -242,7 +240,7 @@ class Spans:
         compaction.summarised(self.pen, event, node, capture=self.capture)
 
     def _paused(self, event: Paused, node: Node) -> None:
-        self._stop, self._waiting = "paused", {pause.run_id for pause in event.pauses}
+        self._stop = "paused"
 
     def _failed(self, event: RunFailed, node: Node) -> None:
         if event.run_id == self._state.run_id:
@@ -254,15 +252,18 @@ class Spans:
     def _finished(self, event: RunFinished, node: Node) -> None:
         self._stop, self.pen.latest = event.stop_reason, self.root
 
+    def left(self, state: RunState) -> None:
+        """Branches that have ended did so before the run stopped here."""
+        for child in state.children.values():
+            self.left(child)
+            self._forest.settle(child)
+
     def close(self, error: BaseException | None, at: float) -> None:
         """The run is over here: nothing is left open."""
         at = max(at, self._forest.last)
         stop = self._stop or ("interrupted" if error is not None else "completed")
 
         try:
-            if stop == "paused":
-                self._forest.settle_finished(self._waiting)
-
             if self._failure is not None:
                 self._forest.cut_off(self._failure.error_type or "error", safe(self._failure.error))
 

@@ -105,7 +105,10 @@ class Drawing:
 
     def fail(self, span: Twig, kind: str, text: str = "") -> None:
         """It came to an error."""
-        span.notes.append(f"failed: {text}" if text else kind.replace("tool_error", "error"))
+        note = f"failed: {' '.join(text.split())}" if text else kind.replace("tool_error", "error")
+
+        if note not in span.notes:
+            span.notes.append(note)
 
     def link(self, span: Twig, told: Attributes) -> None:
         """Lines point nowhere."""
@@ -159,7 +162,7 @@ def _facts(twig: Twig) -> Iterator[str]:
         why = f"{told[names.HISTORY_POLICY]}: {told[names.REASON]}"
         yield f"{told[names.BEFORE]} → {told[names.AFTER]} messages ({why})"
 
-    if (outcome := told.get(names.STOP_REASON) or told.get(names.BRANCH_OUTCOME)) and not _is_plain(twig, outcome):
+    if (outcome := told.get(names.BRANCH_OUTCOME) or told.get(names.STOP_REASON)) and not _is_plain(twig, outcome):
         yield outcome
 
     if names.USAGE_INPUT in told:
@@ -169,8 +172,9 @@ def _facts(twig: Twig) -> Iterator[str]:
 
 
 def _is_plain(twig: Twig, outcome: str) -> bool:
-    """Whether everybody expects that; of the whole run it is said in any case."""
-    return outcome == "completed" and not twig.name.startswith(names.INVOKE_WORKFLOW)
+    """Whether that goes without saying; of the whole run it is said in any case."""
+    told = outcome == "failed" and any(note.startswith("failed: ") for note in twig.notes)
+    return told or (outcome == "completed" and not twig.name.startswith(names.INVOKE_WORKFLOW))
 
 
 def _bill(told: Attributes, read: str, written: str, cached: str, money: str) -> Iterator[str]:

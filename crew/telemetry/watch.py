@@ -12,7 +12,7 @@ from typing import Any
 
 from crew.doors import ModelRequest
 from crew.messages import ToolCall
-from crew.runs import Event
+from crew.runs import Event, RunState
 from crew.runs.events import ToolReturned
 from crew.telemetry import names
 from crew.telemetry.content import instructions_json, messages_json
@@ -159,6 +159,14 @@ class Watch:
 
         if self._measures is not None:
             self._measures.chat_failed(run_id, error, self._now())
+
+    def left(self, state: RunState) -> None:
+        """The run is over here, and stands like this: what has ended in it is told as that."""
+        if self._spans is not None:
+            self._spans.left(state)
+
+        if self._measures is not None:
+            self._measures.left(state)
 
     def close(self, error: BaseException | None) -> None:
         """The run is over here; whatever one part raises, the others are told too."""

@@ -11,10 +11,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanKind, StatusCode
+from pydantic import BaseModel
 
-from crew import Agent, Crew, CrewExecutor, Parallel, RunError, ScriptedProvider, call, tool
+from crew import Agent, Crew, CrewExecutor, Parallel, Quorum, RunError, ScriptedProvider, call, tool
 from crew.doors import ModelReply, ModelRequest
-from crew.errors import Overloaded, StoreError
+from crew.errors import OutputInvalid, Overloaded, StoreError
 from crew.history import HeadTail
 from crew.messages import Usage
 from crew.store import MemoryStore
@@ -67,7 +68,7 @@ async def test_a_branch_that_ended_before_a_pause_is_told_as_completed(seen) -> 
     assert_whole(seen)
     await executor.resume(paused.run_id, {paused.pauses[0].id: True})
     assert_whole(seen)
-    assert [s.attributes.get("crew.parallel.succeeded") for s in seen.named("crew.parallel")] == [0, 2]
+    assert [s.attributes.get("crew.parallel.succeeded") for s in seen.named("crew.parallel")] == [1, 2]
 
 
 async def test_a_group_that_fails_the_run_is_an_error_and_says_who_was_cut_off(seen) -> None:
@@ -94,6 +95,70 @@ async def test_a_group_that_fails_the_run_is_an_error_and_says_who_was_cut_off(s
     }
     assert outcomes == {"broken": "failed", "healthy": "cancelled"}
     assert seen.one("invoke_workflow c").attributes["crew.usage.requests"] == 1
+
+
+async def test_a_branch_that_ended_before_its_group_failed_is_told_as_completed(seen) -> None:
+    """With its own time, in the trace, in the terminal and in the figures."""
+    clock, tree = Clock(), Tree()
+
+    def quick(request: ModelRequest) -> str:
+        clock.now += 2
+        return "Yes."
+
+    async def late() -> str:
+        """Fail later."""
+        await asyncio.sleep(0)
+        clock.now += 5
+        return "late"
+
+    done = Agent("done", model=ScriptedProvider(quick))
+    broken = Agent("broken", model=ScriptedProvider(call("late"), RuntimeError("two\nlines")), tools=[tool(late)])
+    crew = panel(done, broken, on_error=Quorum(2))
+    executor = CrewExecutor(crew, clock=clock, telemetry=seen.telemetry(), observers=[tree])
+
+    with pytest.raises(RunError, match="1 of 2 branches succeeded"):
+        await executor.execute("Go")
+
+    assert_whole(seen)
+    span = seen.one("invoke_agent done")
+    assert span.attributes["crew.branch.outcome"] == "completed"
+    assert (span.end_time - span.start_time) / 1e9 == 2
+    assert seen.one("crew.parallel panel").attributes["crew.parallel.succeeded"] == 1
+    assert seen.one("invoke_agent broken").attributes["error.type"] == "ProviderError"
+    shown = lines_of(tree)
+    assert shown["invoke_agent done"] == "2.00 s"
+    assert shown["invoke_agent broken"].startswith("7.00 s  failed: ProviderError: ")
+    assert shown["invoke_agent broken"].endswith("RuntimeError: two lines")
+    durations = executor.metrics()["gen_ai.invoke_agent.duration"].by
+    assert durations[("gen_ai.agent.name", "done"),].total == 2
+
+
+async def test_a_branch_that_ended_before_the_run_was_interrupted_is_told_as_completed(seen) -> None:
+    """The caller goes away while the other one works."""
+    begun = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait for ever."""
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    crew = panel(
+        Agent("done", model=ScriptedProvider("Yes.")),
+        Agent("slow", model=ScriptedProvider(call("wait"), "Never."), tools=[wait]),
+    )
+    task = asyncio.ensure_future(CrewExecutor(crew, telemetry=seen.telemetry()).execute("Go"))
+    await begun.wait()
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert_whole(seen)
+    assert seen.one("invoke_agent done").attributes["crew.branch.outcome"] == "completed"
+    assert "crew.stop_reason" not in seen.one("invoke_agent done").attributes
+    assert seen.one("invoke_agent slow").attributes["crew.stop_reason"] == "interrupted"
 
 
 async def test_a_groups_time_out_is_told_on_the_group_and_marks_what_it_cut_off(seen) -> None:
@@ -230,6 +295,61 @@ async def test_the_root_has_the_totals_so_far_on_every_way_out(seen) -> None:
     prunings = failed.value.result.metrics.prunings
     assert prunings > 0
     assert [root["crew.history.prunings"] for root in told] == [paused.metrics.prunings, prunings]
+
+
+class Order(BaseModel):
+    """What an answer must fit."""
+
+    number: int
+
+
+async def test_an_answer_that_never_fits_is_billed_kept_and_not_quoted(seen) -> None:
+    """The second reply was paid for too; what it said stays out of the error, hence out of spans and logs."""
+    model = ScriptedProvider("The patient MEIER", "The patient MEIER again", '{"number": 17}')
+    executor = CrewExecutor(Agent("a", model=model, output=Order), telemetry=seen.telemetry())
+
+    with pytest.raises(OutputInvalid, match="does not fit Order after one repair round") as failed:
+        await executor.execute("Go")
+
+    result = failed.value.result
+    assert (result.usage.requests, len(seen.named("chat"))) == (2, 2)
+    assert sum(s.attributes["gen_ai.usage.input_tokens"] for s in seen.named("chat")) == result.usage.input_tokens
+    assert [m.text for m in result.transcript if m.role == "assistant"] == [
+        "The patient MEIER",
+        "The patient MEIER again",
+    ]
+    assert "MEIER" not in str(failed.value) + "".join(span.to_json() for span in seen.spans)
+    assert (await executor.resume(result.run_id)).output == Order(number=17)
+
+
+async def test_what_takes_no_time_has_a_length_all_the_same(seen) -> None:
+    """Prunings, handoffs and calls that are answered without being run: a backend takes no length for a mistake."""
+    target = Agent("target", model=ScriptedProvider("Done."))
+    script = [call("unknown", number=number) for number in range(40)]
+    agent = Agent("a", model=ScriptedProvider(*script, call("transfer_to_target")), handoffs=[target])
+    crew = Crew("c", agents=[agent, target])
+    await CrewExecutor(crew, max_messages_per_request=10, telemetry=seen.telemetry()).execute("Go")
+    assert_whole(seen)
+    assert len(seen.named("crew.history.prune")) > 5
+    assert not [span.name for span in seen.spans if span.start_time == span.end_time]
+
+
+async def test_arguments_of_agents_and_handoffs_are_told_by_opt_in(seen) -> None:
+    """As those of tools are, also where a call is refused."""
+
+    @tool
+    async def look(order_id: str) -> str:
+        """Look an order up."""
+        return order_id
+
+    helper = Agent("helper", model=ScriptedProvider("Helped."))
+    target = Agent("target", model=ScriptedProvider("Done."))
+    script = [call("ask_helper", request="Help me."), call("look", wish="?"), call("transfer_to_target")]
+    agent = Agent("a", model=ScriptedProvider(*script), tools=[helper.as_tool(), look], handoffs=[target])
+    crew = Crew("c", agents=[agent, target])
+    await CrewExecutor(crew, telemetry=seen.telemetry(capture_content=True)).execute("Go")
+    told = [span.attributes["gen_ai.tool.call.arguments"] for span in seen.named("execute_tool")]
+    assert told == ['{"request": "Help me."}', '{"wish": "?"}', "{}"]
 
 
 async def test_a_resumed_run_is_measured_from_its_resume() -> None:

@@ -28,6 +28,12 @@ def ask(draft: Draft, again: Literal["", "empty", "output"] = "") -> None:
     draft.set(next=AskModel(again=again))
 
 
+def ask_no_more(draft: Draft, why: str) -> None:
+    """The model had its second chance; whoever resumes the run gives it another one."""
+    look(draft)
+    draft.set(next=AskModel(again="output", failed=why))
+
+
 def stopped(draft: Draft) -> bool:
     """Whether a limit ends the run here, before a model is asked once more."""
     for name, value, limit in _spent(draft):

@@ -7,8 +7,7 @@ import re
 from pydantic import ValidationError
 
 from crew.agents import Agent, Route
-from crew.errors import OutputInvalid
-from crew.execution.advance.asking import ask
+from crew.execution.advance.asking import ask, ask_no_more
 from crew.execution.advance.calls import open_calls
 from crew.execution.advance.draft import Draft
 from crew.execution.advance.fork import fork
@@ -110,7 +109,9 @@ def _misfit(agent: Agent, text: str) -> str:
     try:
         agent.output.model_validate_json(text)
     except ValidationError as error:
-        return str(error)
+        # Without the answer itself: the model knows it, and nobody else has to read it in an error.
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'the answer'}: {one['msg']}" for one in found)
 
     return ""
 
@@ -118,14 +119,16 @@ def _misfit(agent: Agent, text: str) -> str:
 def _ask_to_mend(draft: Draft, agent: Agent, message: AssistantMessage, tokens: int, problem: str, again: str) -> None:
     assert agent.output is not None
 
-    if again == "output":
-        raise OutputInvalid(
-            f"The reply of {agent.name!r} does not fit {agent.output.__name__} after one repair round: {problem}"
-        )
-
     draft.append(message, tokens)
     draft.tell(
         f"[Your answer does not fit the schema: {problem}\nAnswer again, with JSON that fits it and nothing else.]",
         "output",
     )
+
+    if again == "output":
+        ask_no_more(
+            draft, f"The reply of {agent.name!r} does not fit {agent.output.__name__} after one repair round: {problem}"
+        )
+        return
+
     ask(draft, "output")

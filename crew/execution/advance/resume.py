@@ -10,7 +10,7 @@ from crew.execution.advance.asking import ask
 from crew.execution.advance.calls import answer, close_if_answered
 from crew.execution.advance.draft import Draft
 from crew.messages import ToolResult, clean
-from crew.runs import AwaitInput, CallTools, Finished, OpenCall, RunBranches, RunState
+from crew.runs import AskModel, AwaitInput, CallTools, Finished, OpenCall, RunBranches, RunState
 from crew.runs.events import Resumed
 from crew.tools import cut, to_text
 
@@ -52,10 +52,14 @@ def _revive(draft: Draft) -> None:
     if isinstance(now, RunBranches) and now.failed:
         children = {key: _tried_again(child) for key, child in draft.state.children.items()}
         draft.set(children=children, next=replace(now, failed=""))
+    elif isinstance(now, AskModel) and now.failed:
+        draft.set(next=replace(now, failed=""))
 
 
 def _tried_again(child: RunState) -> RunState:
-    return child if child.failed_at is None else replace(child, next=child.failed_at, failed_at=None)
+    at = child.failed_at
+    at = replace(at, failed="") if isinstance(at, AskModel) else at
+    return child if at is None else replace(child, next=at, failed_at=None)
 
 
 def _call(draft: Draft, open: OpenCall, answers: dict[str, Any]) -> None:
