@@ -43,19 +43,15 @@ class Encoding(SpanExporter):
 
 
 class Nobody:
-    """Stands where the lookout stands, and does nothing: the run without any telemetry at all."""
+    """Stands where the lookout stands, and watches nothing; what keeps secrets out of messages is the run's own."""
 
-    scrub = None
     trace = ""
+
+    def __init__(self, lookout: Any) -> None:
+        self.scrub, self.scrub_for = lookout.scrub, lookout.scrub_for
 
     def watch(self, state: Any, *, resumes: bool) -> "Nobody":
         return self
-
-    def scrub_for(self, deps: Any) -> None:
-        return None
-
-    def hold_keys(self) -> None:
-        pass
 
     def __call__(self, event: Any) -> None:
         pass
@@ -74,7 +70,7 @@ def executor(telemetry: Telemetry | None, tools: int = 1) -> CrewExecutor:
     made = CrewExecutor(agent, telemetry=telemetry or Telemetry(capture_content=False))
 
     if telemetry is None:
-        made._lookout = Nobody()  # type: ignore[assignment]
+        made._lookout = Nobody(made._lookout)  # type: ignore[assignment]
 
     return made
 

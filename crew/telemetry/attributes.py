@@ -6,6 +6,7 @@ from typing import Any
 
 from crew.agents import Parallel, Quorum
 from crew.messages import Usage
+from crew.runs import Tally
 from crew.runs.events import Asked, HistoryPruned, Replied
 from crew.telemetry import names
 from crew.telemetry.redaction import safe
@@ -69,14 +70,17 @@ def of_bill(usage: Usage) -> dict[str, Any]:
     return told
 
 
-def of_total(usage: Usage) -> dict[str, Any]:
-    """What a whole run has spent."""
+def of_total(tally: Tally) -> dict[str, Any]:
+    """What a whole run has spent and pruned, also where this is not its first part: as the result counts."""
+    usage = tally.usage
     told: dict[str, Any] = {
         names.USAGE_REQUESTS: usage.requests,
         names.USAGE_INPUT: usage.input_tokens,
         names.USAGE_OUTPUT: usage.output_tokens,
         names.USAGE_CACHE_READ: usage.cache_read_tokens,
         names.USAGE_CACHE_WRITE: usage.cache_write_tokens,
+        names.PRUNINGS: len(tally.prunings),
+        names.PRUNED: tally.messages_pruned,
     }
     return told | {names.USAGE_COST: usage.cost} if usage.cost else told
 

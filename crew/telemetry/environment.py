@@ -67,10 +67,17 @@ def sizes_queue(environment: Mapping[str, str] = os.environ) -> bool:
     return bool(environment.get("OTEL_BSP_MAX_QUEUE_SIZE"))
 
 
-def keys(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The providers' keys."""
-    # Asked first whether it is there: that is quick, and this is read with every request.
-    return tuple([environment[name].strip() for name in KEYS if name in environment])
+def keys(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The providers' keys, by their variables."""
+    return {name: environment[name] for name in KEYS if name in environment}
+
+
+def has_only(known: Mapping[str, str], size: int, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether it still holds these keys, and is as large as it was: to look for what is not there takes longer.
+
+    A key that came while another variable went is found when the next run begins.
+    """
+    return len(environment) == size and all(environment.get(name) == held for name, held in known.items())
 
 
 def _is_disabled(environment: Mapping[str, str]) -> bool:

@@ -166,8 +166,13 @@ class Forest:
         if failures:
             raise failures[0]
 
-    def settle(self, child: RunState) -> None:
+    def settle(self, state: RunState) -> None:
         """A branch that has ended did so with its last event, whenever those that wait for it hear of it."""
+        for child in state.children.values():
+            self.settle(child)
+            self._settle(child)
+
+    def _settle(self, child: RunState) -> None:
         node, end = self.nodes.get(child.run_id), child.next
         above = self.nodes.get(child.run_id.rpartition("/")[0])
 

@@ -76,7 +76,9 @@ class Secrets:
         return self._newest().pattern
 
     def __bool__(self) -> bool:
-        return self._newest().pattern is not None
+        # Asked with every event of every run, and mostly in vain.
+        spelled = self._spelled
+        return (spelled if spelled.added == Secrets._added else self._newest()).pattern is not None
 
     def __call__(self, text: str) -> str:
         """The text without them."""

@@ -52,9 +52,7 @@ class Spans:
 
         self._stop, self._about = "", state.run_id
         self._failure: RunFailed | None = None
-        # Of the whole run, also where this is not its first part: as the result counts.
-        counted = total(state)
-        self._usage, self._prunings, self._pruned = counted.usage, len(counted.prunings), counted.messages_pruned
+        self._left = state
 
     @property
     def latest_id(self) -> str:
@@ -123,8 +121,6 @@ class Spans:
         return node.chat
 
     def _replied(self, event: Replied, node: Node) -> None:
-        self._usage += event.usage
-
         if node.chat is None:
             return
 
@@ -226,18 +222,10 @@ class Spans:
             self._forest.end_tool(node, result, event.at)
 
     def _pruning(self, event: HistoryPruned, node: Node) -> None:
-        if event.where == "history":
-            self._prunings += 1
-            self._pruned += event.before - event.after
-
         span = self.pen.start(names.PRUNE, node.moment(event.at), of_pruning(event), parent=node.innermost)
         self.pen.end(span, event.at)
 
     # ------------------------------------------------------------------------------------------ the end
-
-    def _summarised(self, event: Summarised, node: Node) -> None:
-        self._usage += event.usage
-        compaction.summarised(self.pen, event, node, capture=self.capture)
 
     def _paused(self, event: Paused, node: Node) -> None:
         self._stop = "paused"
@@ -253,10 +241,9 @@ class Spans:
         self._stop, self.pen.latest = event.stop_reason, self.root
 
     def left(self, state: RunState) -> None:
-        """Branches that have ended did so before the run stopped here."""
-        for child in state.children.values():
-            self.left(child)
-            self._forest.settle(child)
+        """The run stops here in this state: branches that have ended did so before."""
+        self._left = state
+        self._forest.settle(state)
 
     def close(self, error: BaseException | None, at: float) -> None:
         """The run is over here: nothing is left open."""
@@ -269,8 +256,7 @@ class Spans:
 
             self._forest.fell(self._state.run_id, at, stop)
         finally:
-            told: dict[str, Any] = {names.STOP_REASON: stop, names.PRUNINGS: self._prunings, names.PRUNED: self._pruned}
-            self.root.set_attributes(told | of_total(self._usage))
+            self.root.set_attributes({names.STOP_REASON: stop, **of_total(total(self._left))})
 
             if self._failure is not None:
                 self.pen.fail(self.root, self._failure.error_type or "error", safe(self._failure.error))
@@ -291,7 +277,7 @@ ACTS: dict[type[Any], Callable[[Spans, Any, Node], None]] = {
     BranchStarted: Spans._branch_started,
     BranchFinished: Spans._branch_finished,
     HistoryPruned: Spans._pruning,
-    Summarised: Spans._summarised,
+    Summarised: lambda spans, event, node: compaction.summarised(spans.pen, event, node, capture=spans.capture),
     Compacted: lambda spans, event, node: compaction.compacted(spans.pen, event, node),
     CompactionFailed: lambda spans, event, node: compaction.compaction_failed(spans.pen, event, node),
     Paused: Spans._paused,

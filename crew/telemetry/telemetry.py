@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -132,7 +133,7 @@ class Lookout:
         self._secrets = Secrets(secrets, below=HELD)
         of_agents = [model for agent in crew.members.values() for model in (agent.model, agent.backup)]
         self._models = {id(model): model for model in (*of_agents, *models) if not isinstance(model, str | None)}
-        self._keys: tuple[Any, ...] = ()
+        self._keys: tuple[dict[str, str], int] = ({}, 0)
         self.hold_keys()
         logs.hush()
 
@@ -150,11 +151,21 @@ class Lookout:
 
     def hold_keys(self) -> None:
         """Those that providers say they hold, and those that the environment has by now: new clients take them."""
-        keys = (*(key for model in self._models.values() for key in getattr(model, "secrets", ())), *environment.keys())
+        keys = environment.keys()
+        self._keys = (keys, len(os.environ))
+        keep(keys.values())
+        self._hold_given()
 
-        if keys != self._keys:
-            keep(keys)
-            self._keys = keys
+    def _hold_new_keys(self) -> None:
+        if not environment.has_only(*self._keys):
+            self.hold_keys()
+
+        self._hold_given()
+
+    def _hold_given(self) -> None:
+        for model in self._models.values():
+            if given := getattr(model, "secrets", ()):
+                keep(given)
 
     def watch(self, state: RunState, *, resumes: bool) -> Watch:
         """Begin to watch a run; whatever fails here costs the run nothing but its trace."""
@@ -166,7 +177,7 @@ class Lookout:
         lines = logs.lines(**ids) if logs.is_heard() else None
         measures = Measures(self._recording(telemetry), self._crew.name, state, self._bound, resumes=resumes)
         return Watch(
-            state.run_id, trace, pen=pen, spans=spans, lines=lines, measures=measures, before_asking=self.hold_keys
+            state.run_id, trace, pen=pen, spans=spans, lines=lines, measures=measures, before_asking=self._hold_new_keys
         )
 
     def metrics(self) -> dict[str, Figure]:
