@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from crew import Agent, CrewExecutor, ScriptedProvider, call, tool
+from crew import Agent, CrewExecutor, Limits, ScriptedProvider, call, tool
 from crew.telemetry import Telemetry
 
 CALLS = 100
@@ -67,7 +67,8 @@ def executor(telemetry: Telemetry | None, tools: int = 1) -> CrewExecutor:
     """An agent that calls a tool again and again, so many times in a reply, and is pruned on the way."""
     script = [[call("look", order_id=f"{number}-{n}") for n in range(tools)] for number in range(CALLS - 1)]
     agent = Agent("billing", instructions="Answer.", model=ScriptedProvider(*script, "Done."), tools=[look])
-    made = CrewExecutor(agent, telemetry=telemetry or Telemetry(capture_content=False))
+    watched = telemetry or Telemetry(capture_content=False)
+    made = CrewExecutor(agent, telemetry=watched, limits=Limits(rounds=CALLS + 1))
 
     if telemetry is None:
         made._lookout = Nobody(made._lookout)  # type: ignore[assignment]
@@ -84,7 +85,7 @@ def traced(exporter: SpanExporter) -> Telemetry:
 
 
 async def spent(executor: CrewExecutor, telemetry: Telemetry | None) -> float:
-    """Microseconds of CPU, of all threads, for each model call of one run."""
+    """Microseconds of CPU, of all threads, for each model call of one run, with what it exports."""
     gc.collect()
     began = time.process_time()
     await executor.execute("Where are my orders?")

@@ -50,13 +50,14 @@ class Watching:
     ) -> None:
         self._run_id, self._scrub = run_id, scrub
         self._publish = publish
-        self._watching = list(observers)
-        self._inside = [observer for observer in observers if hasattr(observer, "around")]
+        # Replaced, never changed: one may be switched off while the others are told.
+        self._watching = tuple(observers)
+        self._inside = tuple(observer for observer in observers if hasattr(observer, "around"))
 
     def __call__(self, event: Event) -> None:
         self._publish(event)
 
-        for observer in tuple(self._watching):
+        for observer in self._watching:
             try:
                 observer(event)
             except RAISED as error:  # the observer boundary: watching never changes or breaks a run
@@ -68,20 +69,16 @@ class Watching:
 
     def close(self, error: BaseException | None, state: RunState) -> None:
         """The run is over, and left in this state."""
-        for observer in tuple(self._watching):
+        for observer in self._watching:
             if raised := _close(observer, error, state):
                 self._warn(observer, raised)
 
-        self._watching.clear()
-        self._inside.clear()
+        self._watching = self._inside = ()
 
     def _switch_off(self, observer: Observer, error: BaseException) -> None:
         if observer in self._watching:
-            self._watching.remove(observer)
-
-            if observer in self._inside:
-                self._inside.remove(observer)
-
+            self._watching = tuple(other for other in self._watching if other is not observer)
+            self._inside = tuple(other for other in self._inside if other is not observer)
             self._warn(observer, error)
             _close(observer, error)
 
@@ -131,7 +128,7 @@ class _Inside:
         self._entered: list[tuple[Any, AbstractContextManager[None]]] = []
 
     def __enter__(self) -> None:
-        for observer in tuple(self._of._inside):
+        for observer in self._of._inside:
             try:
                 context = observer.around(self._run_id, self._what)
                 context.__enter__()

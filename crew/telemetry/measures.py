@@ -83,13 +83,7 @@ class Measures:
     # ------------------------------------------------------------------------------------------ models
 
     def _on_asked(self, event: Asked) -> None:
-        labels = (
-            (names.OPERATION, names.CHAT),
-            (names.PROVIDER, event.provider),
-            (names.REQUEST_MODEL, event.model),
-            (names.AGENT_NAME, event.agent),
-        )
-        self._asked[event.run_id] = (event.at, self._record.calls(labels))
+        self._asked[event.run_id] = (event.at, self._record.calls(event.provider, event.model, event.agent))
         self._first.discard(event.run_id)
 
         if event.run_id in self._failed_early:
@@ -106,7 +100,7 @@ class Measures:
 
     def _replied(self, event: Replied) -> None:
         began, calls = (
-            self._asked.pop(event.run_id) if event.run_id in self._asked else (event.at, self._record.calls(()))
+            self._asked.pop(event.run_id) if event.run_id in self._asked else (event.at, self._record.calls())
         )
         calls.seconds(max(0.0, event.at - began))
         self._bill(event.usage, calls)
@@ -135,19 +129,14 @@ class Measures:
         if began is None and not event.usage.requests:
             return  # a function's summary is nobody's bill
 
-        labels: Labels = (
-            (names.OPERATION, names.CHAT),
-            (names.PROVIDER, event.provider),
-            (names.REQUEST_MODEL, event.model),
-            (names.AGENT_NAME, event.agent),
-        )
+        calls = self._record.calls(event.provider, event.model, event.agent)
 
         if event.usage.requests:
-            self._bill(event.usage, self._record.calls(labels))
+            self._bill(event.usage, calls)
 
         if began is not None:
             failed: Labels = ((names.ERROR_TYPE, "summary_refused"),) if event.error else ()
-            self._record(names.CLIENT_DURATION, max(0.0, event.at - began), (*labels, *failed))
+            self._record(names.CLIENT_DURATION, max(0.0, event.at - began), (*calls.labels, *failed))
 
     def chat_failed(self, run_id: str, error: BaseException, at: float) -> None:
         """A question came to an error; that it was asked may be told only in a moment, while another branch commits."""

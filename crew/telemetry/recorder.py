@@ -32,7 +32,7 @@ class Recorder:
         self.instruments = instruments
         self._figures = figures
         self._ways: dict[tuple[str, Labels], Add] = {}
-        self._calls: dict[Labels, Calls] = {}
+        self._calls: dict[tuple[str, str, str], Calls] = {}
 
     def __call__(self, name: str, value: float, labels: Labels) -> None:
         self.way(name, labels)(value)
@@ -49,23 +49,28 @@ class Recorder:
 
         return way
 
-    def calls(self, labels: Labels) -> Calls:
-        """The ways of everything that is measured of a call to a model."""
-        known = self._calls.get(labels)
+    def calls(self, provider: str = "", model: str = "", agent: str = "") -> Calls:
+        """The ways of everything that is measured of this agent's calls to this model."""
+        known = self._calls.get((provider, model, agent))
 
         if known is None:
             if len(self._calls) >= MOST_KNOWN:
                 self._calls.clear()
 
-            known = self._calls[labels] = Calls(
-                labels,
-                self.way(names.CLIENT_DURATION, labels),
-                self.way(names.TOKEN_USAGE, (*labels, (names.TOKEN_TYPE, "input"))),
-                self.way(names.TOKEN_USAGE, (*labels, (names.TOKEN_TYPE, "output"))),
-                self.way(names.COST_USD, labels),
-            )
+            known = self._calls[provider, model, agent] = self._calls_of(provider, model, agent)
 
         return known
+
+    def _calls_of(self, provider: str, model: str, agent: str) -> Calls:
+        said = ((names.PROVIDER, provider), (names.REQUEST_MODEL, model), (names.AGENT_NAME, agent))
+        labels = ((names.OPERATION, names.CHAT), *(label for label in said if label[1]))
+        return Calls(
+            labels,
+            self.way(names.CLIENT_DURATION, labels),
+            self.way(names.TOKEN_USAGE, (*labels, (names.TOKEN_TYPE, "input"))),
+            self.way(names.TOKEN_USAGE, (*labels, (names.TOKEN_TYPE, "output"))),
+            self.way(names.COST_USD, labels),
+        )
 
     def _made(self, name: str, labels: Labels) -> Add:
         add = self._figures.of(name, labels).add

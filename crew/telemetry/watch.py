@@ -99,8 +99,11 @@ class Watch:
 
     def around(self, run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
         """The call runs inside its span, so that what it starts is below it."""
-        if self._before_asking is not None and isinstance(what, ModelRequest):
-            self._before_asking()
+        if isinstance(what, ModelRequest):
+            if self._before_asking is not None:
+                self._before_asking()
+        elif self._pen is None and self._lines is None and "structlog" not in sys.modules:
+            return NOTHING  # nobody to tell what a tool does
 
         spans, open = self._spans, self._root
         call_id = what.id if isinstance(what, ToolCall) else None
@@ -191,6 +194,8 @@ def _capture(open: Open, request: ModelRequest) -> None:
     open.span.set_attributes(told | ({names.OMITTED: omitted} if omitted else {}))
 
 
+NOTHING: AbstractContextManager[None] = nullcontext()
+
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -205,7 +210,7 @@ class _Around:
         self._watch, self._pen, self._run_id, self._call_id = watch, pen, run_id, call_id
         self._open, self._bound = open, bound
         self._token: Any = None
-        self._logged: AbstractContextManager[Any] = nullcontext()
+        self._logged: AbstractContextManager[Any] | None = None
 
     def __enter__(self) -> None:
         if self._open is not None and self._pen is not None:
@@ -224,7 +229,8 @@ class _Around:
         if kind is GeneratorExit:
             return
 
-        self._logged.__exit__(None, None, None)
+        if self._logged is not None:
+            self._logged.__exit__(None, None, None)
 
         if self._token is not None and self._pen is not None:
             self._pen.detach(self._token)
