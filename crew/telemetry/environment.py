@@ -72,14 +72,6 @@ def keys(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name: environment[name] for name in KEYS if name in environment}
 
 
-def has_only(known: Mapping[str, str], size: int, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether it still holds these keys, and is as large as it was: to look for what is not there takes longer.
-
-    A key that came while another variable went is found when the next run begins.
-    """
-    return len(environment) == size and all(environment.get(name) == held for name, held in known.items())
-
-
 def _is_disabled(environment: Mapping[str, str]) -> bool:
     return environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 

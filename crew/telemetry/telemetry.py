@@ -157,10 +157,13 @@ class Lookout:
         self._hold_given()
 
     def _hold_new_keys(self) -> None:
-        if not environment.has_only(*self._keys):
-            self.hold_keys()
+        """The same, quickly: to look for variables that are not there takes longer than to count those that are."""
+        keys, size = self._keys
 
-        self._hold_given()
+        if len(os.environ) != size or (keys and environment.keys() != keys):
+            self.hold_keys()
+        else:
+            self._hold_given()
 
     def _hold_given(self) -> None:
         for model in self._models.values():
