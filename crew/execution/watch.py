@@ -105,17 +105,17 @@ def watching_each(observers: Sequence[Observer], crew: Crew, state: RunState, *,
 
 
 def _close(observer: Observer, error: BaseException | None, state: RunState | None = None) -> BaseException | None:
-    """Tell it that the run is over for it, and return what it raised."""
-    try:
-        if state is not None and (left := getattr(observer, "left", None)):
-            left(state)
+    """Tell it that the run is over for it, and return what it raised first; it is closed whatever it raised before."""
+    raised: list[BaseException] = []
 
-        if close := getattr(observer, "close", None):
-            close(error)
-    except RAISED as raised:  # the observer boundary: watching never changes or breaks a run
-        return raised
+    for name, told in (("left", state), ("close", error)):
+        try:
+            if (name == "close" or state is not None) and (tell := getattr(observer, name, None)):
+                tell(told)
+        except RAISED as one:  # the observer boundary: watching never changes or breaks a run
+            raised.append(one)
 
-    return None
+    return raised[0] if raised else None
 
 
 class _Inside:

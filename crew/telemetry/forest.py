@@ -106,19 +106,14 @@ class Forest:
         return node.group
 
     def leave_group(self, node: Node, group: Open, at: float, *, succeeded: bool) -> None:
-        """A branch has ended; with the last one the group does."""
+        """A branch has ended; with the last one the group does, and leads on to whoever comes next."""
         group.facts["open"] -= 1
         group.facts["succeeded"] += succeeded
 
         if not group.facts["open"]:
-            self.end_group(node, at)
-
-    def end_group(self, node: Node, at: float) -> None:
-        """The group is done, and leads on to whoever comes next."""
-        if node.group is not None:
-            node.group.span.set_attribute(names.SUCCEEDED, node.group.facts["succeeded"])
-            self.pen.end(node.group.span, at)
-            node.links.append(self.pen.link(node.group.span, {names.LINK: "route"}))
+            group.span.set_attribute(names.SUCCEEDED, group.facts["succeeded"])
+            self.pen.end(group.span, at)
+            node.links.append(self.pen.link(group.span, {names.LINK: "route"}))
             node.group = None
 
     # ------------------------------------------------------------------------------------------ coming back, ending

@@ -150,7 +150,8 @@ class Watch:
             return
 
         if call_id is not None:
-            self._errors[run_id, call_id] = type(error).__name__
+            if self._lines is not None:
+                self._errors[run_id, call_id] = type(error).__name__
 
             if self._spans is not None and open is not None:
                 open.facts["error"] = type(error).__name__

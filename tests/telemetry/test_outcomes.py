@@ -7,7 +7,7 @@ import re
 import pytest
 import structlog
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanKind, StatusCode
@@ -69,6 +69,23 @@ async def test_a_branch_that_ended_before_a_pause_is_told_as_completed(seen) -> 
     await executor.resume(paused.run_id, {paused.pauses[0].id: True})
     assert_whole(seen)
     assert [s.attributes.get("crew.parallel.succeeded") for s in seen.named("crew.parallel")] == [1, 2]
+
+
+async def test_a_processor_that_raises_at_a_branch_that_ended_leaves_no_span_open(seen) -> None:
+    """Not those around it, and not the root."""
+
+    class Raising(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            if span.name == "invoke_agent good":
+                raise RuntimeError("no more room")
+
+    seen.provider.add_span_processor(Raising())
+    good = Agent("good", model=ScriptedProvider("Yes."))
+    payer = Agent("payer", model=ScriptedProvider(call("pay"), "Paid."), tools=[pay])
+    paused = await CrewExecutor(panel(good, payer), telemetry=seen.telemetry()).execute("Go")
+    assert paused.stop_reason == "paused"
+    assert seen.one("invoke_workflow c").attributes["crew.stop_reason"] == "paused"
+    assert_whole(seen)
 
 
 async def test_a_group_that_fails_the_run_is_an_error_and_says_who_was_cut_off(seen) -> None:
