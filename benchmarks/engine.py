@@ -11,8 +11,9 @@ import tracemalloc
 from collections.abc import Awaitable, Callable
 
 from crew import Agent, CrewExecutor, Limits, ScriptedProvider, call, tool
-from crew.doors import Budget, Entry, ModelReply, ModelRequest, OnDelta
-from crew.history import History, Rolling
+from crew.history import History
+from crew.history.policies import Rolling
+from crew.interfaces import HistoryBudget, HistoryEntry, ModelReply, ModelRequest, OnDelta
 from crew.messages import AssistantMessage, Message, ToolCall, ToolMessage, ToolResult, Transcript, UserMessage
 
 LENGTHS = (100, 1_000, 10_000, 100_000)
@@ -41,9 +42,9 @@ class Growing:
 
     def __init__(self, limit: int = 50) -> None:
         goal = UserMessage("the goal", id="goal")
-        self.policy, self.budget = Rolling(), Budget(limit=limit, target=limit // 2)
+        self.policy, self.budget = Rolling(), HistoryBudget(limit=limit, target=limit // 2)
         self.transcript = Transcript([goal])
-        entry = Entry(message=goal, position=0, tokens=5)
+        entry = HistoryEntry(message=goal, position=0, tokens=5)
         self.history, _ = History(goal="goal").append(entry, policy=self.policy, budget=self.budget)
         self.prunings = 0
         self.turns = 0
@@ -51,7 +52,7 @@ class Growing:
     def turn(self) -> None:
         """One call and one result enter."""
         for message in exchange(self.turns):
-            entry = Entry(message=message, position=len(self.transcript), tokens=5)
+            entry = HistoryEntry(message=message, position=len(self.transcript), tokens=5)
             self.transcript = self.transcript.append(message)
             self.history, pruned = self.history.append(entry, policy=self.policy, budget=self.budget)
             self.prunings += pruned is not None

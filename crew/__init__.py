@@ -1,20 +1,18 @@
 """Crews of LLM agents, with a history that is bounded, valid, cheap, whole and visible."""
 
-from crew.agents import Agent, Crew, Parallel, Quorum, Route, handoff
-from crew.doors import (
-    Chunked,
-    FromTimestamp,
-    LastNMessages,
-    WholeHistory,
-    WholeHistoryMultipleSystemMessages,
-)
+from crew.agents.agent import Agent, Parallel, Quorum, Route, handoff
+from crew.agents.crew import Crew
 from crew.errors import CrewError, RunError
 from crew.executor import CrewExecutor
-from crew.providers import ScriptedProvider, call
-from crew.runs import Limits, RequestParameters, RunResult
-from crew.simulator import simulate
-from crew.tools import Context, recall, tool
-from crew.validation import InputValidator
+from crew.interfaces import Chunked, FromTimestamp, LastNMessages, WholeHistory, WholeHistoryMultipleSystemMessages
+from crew.providers.scripted import ScriptedProvider, call
+from crew.runs.parameters import Limits, RequestParameters
+from crew.runs.result import RunResult
+from crew.simulator.simulate import simulate
+from crew.tools.context import Context
+from crew.tools.recall import recall
+from crew.tools.tool import tool
+from crew.validation.validator import InputValidator
 
 __all__ = [
     "Agent",

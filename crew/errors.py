@@ -50,7 +50,7 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def suggest(name: str, names: Iterable[str]) -> str:
     """A hint with the nearest of the names, or with all of them."""
     known = sorted(names)
     close = get_close_matches(name, known, n=3, cutoff=0.5)
@@ -61,7 +61,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"There is: {', '.join(known[:20])}." if known else "There is none."
 
 
-def _all_at_once(subject: str, problems: Sequence[str]) -> str:
+def _list_problems(subject: str, problems: Sequence[str]) -> str:
     if len(problems) == 1:
         return f"{subject}: {problems[0]}"
 
@@ -74,7 +74,7 @@ class DefinitionError(CrewError):
     def __init__(self, subject: str, problems: str | Sequence[str]) -> None:
         self.subject = subject
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
-        super().__init__(_all_at_once(subject, self.problems))
+        super().__init__(_list_problems(subject, self.problems))
 
 
 class ConfigError(CrewError):
@@ -83,7 +83,7 @@ class ConfigError(CrewError):
     def __init__(self, path: str, problems: str | Sequence[str]) -> None:
         self.path = path
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
-        super().__init__(_all_at_once(path, self.problems))
+        super().__init__(_list_problems(path, self.problems))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class InvalidInput(CrewError):
 
     def __init__(self, violations: Sequence[Violation]) -> None:
         self.violations = tuple(violations)
-        super().__init__(_all_at_once("The input is refused", [violation.text for violation in self.violations]))
+        super().__init__(_list_problems("The input is refused", [violation.text for violation in self.violations]))
 
 
 class StoreError(CrewError):

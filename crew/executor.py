@@ -12,30 +12,38 @@ from typing import Any, Self
 
 from pydantic import SecretStr
 
-from crew.agents import Agent, Crew
-from crew.config import crew_from, load, options_from
-from crew.doors import Provider, TokenCounter
-from crew.errors import InvalidInput, Violation, nearest
-from crew.exchanges import repair
-from crew.execution import Run, plan_for
-from crew.execution.answers import check_answers
-from crew.execution.arguments import answers_in, check_arguments, parameters_in
-from crew.execution.beginning import continued, unique
-from crew.execution.bounds import budget_for, check_room, check_views
-from crew.execution.desk import Desk
-from crew.execution.drain import in_a_loop_of_its_own
-from crew.execution.gauges import Meter, check_windows
-from crew.execution.scrub import scrubbed
-from crew.execution.stream import EventStream, Publish
-from crew.execution.watch import Watching, watching_each
-from crew.history import PRIOR, PolicySpec, count_message, policy_from, staged
+from crew.agents.agent import Agent
+from crew.agents.crew import Crew
+from crew.config.build import build_crew, executor_options
+from crew.config.yaml_source import load
+from crew.engine.active_runs import ActiveRuns
+from crew.engine.observers import Observers, observers_for_run
+from crew.engine.run import ActiveRun
+from crew.engine.stream import EventStream, Publish, run_sync
+from crew.engine.token_meter import TokenMeter, check_windows
+from crew.errors import InvalidInput, Violation, suggest
+from crew.history.policies.chain import split_stages
+from crew.history.policies.lookup import PolicySpec, resolve_policy
+from crew.history.tokens import ESTIMATOR, count_message_tokens
+from crew.interfaces import Provider, TokenCounter
+from crew.message_rules.repair import rename_duplicate_ids, repair
 from crew.messages import Message, UserMessage
-from crew.providers import Pool, RetryPolicy
-from crew.runs import Limits, Observer, RequestParameters, RunResult, RunState, RunStore
+from crew.providers.pool import ProviderPool
+from crew.providers.retrying import RetryPolicy
 from crew.runs.events import Resumed, RunStarted
-from crew.store import MemoryStore
-from crew.telemetry import Figure, Lookout, Telemetry, current, telemetry_from
-from crew.validation import InputValidator
+from crew.runs.interfaces import Observer, RunStore
+from crew.runs.parameters import Limits, RequestParameters
+from crew.runs.result import RunResult
+from crew.runs.state import RunState
+from crew.secrets.scrubbing import scrub_value
+from crew.store.memory import MemoryStore
+from crew.telemetry.executor_telemetry import ExecutorTelemetry, Telemetry
+from crew.telemetry.metrics import MetricValue
+from crew.telemetry.setup import current_telemetry, telemetry_from_settings
+from crew.transitions.plan import check_system_messages_fit, check_view_policies, compile_plan, resolve_budget
+from crew.transitions.result import continue_from
+from crew.validation.executor_arguments import answers_as_dict, check_answers, check_arguments, parameters_or_default
+from crew.validation.validator import InputValidator
 
 HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
 
@@ -71,24 +79,26 @@ class CrewExecutor:
     ) -> None:
         check_arguments(crew, limits, store, validator, parameters, observers)
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
-        policy = policy_from(history)
-        shared, views = staged(policy)
-        budget = budget_for(crew, shared, max_messages_per_request, prune_to)
-        self.plan = plan_for(crew, shared, budget, views, sanitize_output=sanitize_output)
-        check_views(self.plan)
+        policy = resolve_policy(history)
+        shared, views = split_stages(policy)
+        budget = resolve_budget(crew, shared, max_messages_per_request, prune_to)
+        self.plan = compile_plan(crew, shared, budget, views, sanitize_output=sanitize_output)
+        check_view_policies(self.plan)
         check_windows(self.plan)
-        self._meter = Meter(plan=self.plan, counter=counter)
+        self._meter = TokenMeter(plan=self.plan, counter=counter)
         self._limits = limits or Limits()
         self._store: RunStore = store if store is not None else MemoryStore()
         self._validator = validator or InputValidator()
         self._observers = tuple(observers)
         self._parameters = parameters or RequestParameters()
         self._clock = clock
-        self._pool = Pool(retry)
-        self._desk = Desk(pool=self._pool)
+        self._pool = ProviderPool(retry)
+        self._desk = ActiveRuns(pool=self._pool)
         self._telemetry = telemetry
         summarizer = getattr(shared, "summarizer", None)
-        self._lookout = Lookout(crew, self.plan.budget.limit, clock, self._watcher, secrets, models=[summarizer])
+        self._lookout = ExecutorTelemetry(
+            crew, self.plan.budget.limit, clock, self._watcher, secrets, models=[summarizer]
+        )
 
         for agent in self.plan.agents.values():
             self._pool.check(agent.model, agent.settings)
@@ -106,11 +116,11 @@ class CrewExecutor:
         Whatever the constructor takes can be given here too, and wins over the file.
         """
         settings = load(path)
-        chosen = crew_from(settings, crew, str(path)) if isinstance(crew, str) else crew
-        described = options_from(settings, str(path))
+        chosen = build_crew(settings, crew, str(path)) if isinstance(crew, str) else crew
+        described = executor_options(settings, str(path))
 
         if settings.telemetry is not None and "telemetry" not in changes:
-            described["telemetry"] = telemetry_from(settings.telemetry.model_dump(exclude_unset=True))
+            described["telemetry"] = telemetry_from_settings(settings.telemetry.model_dump(exclude_unset=True))
 
         return cls(chosen, **(described | changes))
 
@@ -151,7 +161,7 @@ class CrewExecutor:
     ) -> RunResult:
         """The same run for scripts and notebooks; inside a running event loop it works on a thread of its own."""
         stream = self._stream(input, history, agent, parameters, run_id, deps, streams=False)
-        return in_a_loop_of_its_own(stream)
+        return run_sync(stream)
 
     async def resume(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> RunResult:
         """Carry on a run that was paused, interrupted or failed; nothing whose result was committed is repeated."""
@@ -181,7 +191,7 @@ class CrewExecutor:
         await self._desk.aclose()
         await self._watcher().flush()
 
-    def metrics(self) -> dict[str, Figure]:
+    def metrics(self) -> dict[str, MetricValue]:
         """What this executor's runs came to so far, by the metric's name."""
         return self._lookout.metrics()
 
@@ -207,7 +217,7 @@ class CrewExecutor:
         *,
         streams: bool,
     ) -> EventStream:
-        told = parameters_in(parameters, self._parameters)
+        told = parameters_or_default(parameters, self._parameters)
         state, started = self._begin(input, history, agent, run_id, keep=told.enable_token_caching)
         state = replace(state, parameters=told)
 
@@ -220,21 +230,21 @@ class CrewExecutor:
     def _begin(
         self, input: str | UserMessage, history: HistoryInput, agent: str | None, run_id: str | None, *, keep: bool
     ) -> tuple[RunState, RunStarted]:
-        goal = scrubbed(self._lookout.scrub, input if isinstance(input, UserMessage) else UserMessage(input))
-        before = () if history is None or isinstance(history, RunResult) else scrubbed(self._lookout.scrub, history)
+        goal = scrub_value(self._lookout.scrub, input if isinstance(input, UserMessage) else UserMessage(input))
+        before = () if history is None or isinstance(history, RunResult) else scrub_value(self._lookout.scrub, history)
         given = self._validator.check(goal.text, history=before, agent=agent, run_id=run_id)
         start = self._entry(agent)
         id = run_id or uuid.uuid4().hex
         state = RunState(run_id=id, conversation_id=id, crew=self.plan.crew.name, agent=start, limits=self._limits)
 
         if isinstance(history, RunResult):
-            state = continued(state, history.state)
+            state = continue_from(state, history.state)
 
-        mended = repair(unique((*state.history.messages, *given, goal))[len(state.history.entries) :])
-        check_room(self.plan, (*state.history.messages, *mended.messages))
+        mended = repair(rename_duplicate_ids((*state.history.messages, *given, goal))[len(state.history.entries) :])
+        check_system_messages_fit(self.plan, (*state.history.messages, *mended.messages))
         entry = self.plan.agents.get(start)
-        counter = PRIOR if entry is None else self._meter.counter_for(entry.model)
-        tokens = tuple(count_message(message, counter, keep=keep) for message in mended.messages)
+        counter = ESTIMATOR if entry is None else self._meter.counter_for(entry.model)
+        tokens = tuple(count_message_tokens(message, counter, keep=keep) for message in mended.messages)
         started = RunStarted(run_id=id, messages=mended.messages, tokens=tokens, repairs=mended.changes)
         return state, replace(started, gauges=self._meter.gauges)
 
@@ -242,14 +252,14 @@ class CrewExecutor:
         name = agent or self.plan.crew.entry_name
 
         if name not in self.plan.agents and name not in self.plan.groups:
-            known = nearest(name, [*self.plan.agents, *self.plan.groups])
+            known = suggest(name, [*self.plan.agents, *self.plan.groups])
             text = f"There is no agent {name!r} in the crew {self.plan.crew.name!r}. {known}"
             raise InvalidInput([Violation(rule="agent", text=text, value=name)])
 
         return name
 
     def _resumed(self, run_id: str, answers: Mapping[str, Any] | None, deps: Any, *, streams: bool) -> EventStream:
-        given = scrubbed(self._lookout.scrub, answers_in(answers))
+        given = scrub_value(self._lookout.scrub, answers_as_dict(answers))
 
         async def work(publish: Publish) -> RunResult:
             self._desk.check_free(run_id)
@@ -266,18 +276,18 @@ class CrewExecutor:
         return None if backup is None else self._pool.get(backup)
 
     def _watcher(self) -> Telemetry:
-        return self._telemetry if self._telemetry is not None else current()
+        return self._telemetry if self._telemetry is not None else current_telemetry()
 
     def _run(
         self, state: RunState, publish: Publish, deps: Any, *, streams: bool, resumes: bool = False
-    ) -> tuple[Run, str]:
+    ) -> tuple[ActiveRun, str]:
         """A run under watch, and the trace that it is watched in."""
         scrub = self._lookout.scrub_for(deps)
-        state = scrubbed(scrub, state)  # others may have left there what they did not know to be a secret
+        state = scrub_value(scrub, state)  # others may have left there what they did not know to be a secret
         watch = self._lookout.watch(state, resumes=resumes)
-        others = watching_each(self._observers, self.plan.crew, state, resumes=resumes)
-        watching = Watching(state.run_id, (watch, *others), publish, scrub)
-        run = Run(
+        others = observers_for_run(self._observers, self.plan.crew, state, resumes=resumes)
+        watching = Observers(state.run_id, (watch, *others), publish, scrub)
+        run = ActiveRun(
             plan=self.plan,
             state=state,
             store=self._store,

@@ -10,7 +10,49 @@ from typing import Annotated, Any, Literal, Self, overload
 from pydantic import Discriminator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from crew.manifest import Manifest
+Disposition = Literal["kept", "masked", "text_only", "marker", "summarised", "evicted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestLine:
+    """One message of a request, or one that left it: what became of it, by which rule, and its estimated tokens."""
+
+    id: str
+    disposition: Disposition
+    reason: str = ""
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One request, told as the change since this agent's request before it.
+
+    The first `same` messages are those of the request before; `lines` are the ones after them, in order, and `left`
+    those that were shown then and are not now. `rule` says what moved the front, "" where it held still. `digest`
+    names everything that was sent, `prefix` the part that is the same: where the front held still, it is the digest
+    of the request before. `tokens` is estimated, of which `cached` should be read from the provider's prompt cache.
+    """
+
+    agent: str
+    request: int
+    model: str
+    messages: int
+    tokens: int
+    counted: Literal["estimated", "calibrated", "exact"]
+    fixed: int
+    window: int
+    window_source: str
+    same: int
+    rule: str
+    digest: str
+    prefix: str
+    cached: int
+    lines: tuple[ManifestLine, ...] = ()
+    left: tuple[ManifestLine, ...] = ()
+    repairs: tuple[str, ...] = ()
+    billed: int | None = None
+    billed_cached: int | None = None
+
 
 OMITTED = "[Omitted]"
 SUMMARY_HEADING = "[Conversation Summary]"
@@ -21,12 +63,12 @@ Origin = Literal["user", "route", "then", "branch", "join", "answer", "marker", 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def clean(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Text that every encoder takes: lone surrogates become U+FFFD."""
     return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
 
 
-class Rendered:
+class HasCache:
     """A private slot in which a provider keeps what it rendered; it takes no part in equality or storage."""
 
     __slots__ = ("_rendered",)
@@ -61,12 +103,17 @@ class ToolCall:
     arguments: str = "{}"
 
 
-def clean_call(call: ToolCall) -> ToolCall:
+def replace_surrogates_in_call(call: ToolCall) -> ToolCall:
     """The call with texts that every encoder takes."""
     if call.id.isascii() and call.name.isascii() and call.arguments.isascii():
         return call
 
-    return replace(call, id=clean(call.id), name=clean(call.name), arguments=clean(call.arguments))
+    return replace(
+        call,
+        id=replace_surrogates(call.id),
+        name=replace_surrogates(call.name),
+        arguments=replace_surrogates(call.arguments),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +139,7 @@ class ProviderData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SystemMessage(Rendered):
+class SystemMessage(HasCache):
     """A standing instruction inside the conversation; never evicted."""
 
     text: str = field(kw_only=False)
@@ -102,7 +149,7 @@ class SystemMessage(Rendered):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UserMessage(Rendered):
+class UserMessage(HasCache):
     """What the user said, or what the framework says in the user's place."""
 
     text: str = field(kw_only=False)
@@ -114,7 +161,7 @@ class UserMessage(Rendered):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssistantMessage(Rendered):
+class AssistantMessage(HasCache):
     """What an agent's model replied: text, calls, or both. In the transcript, `manifest` tells what it replied to."""
 
     text: str = field(default="", kw_only=False)
@@ -128,7 +175,7 @@ class AssistantMessage(Rendered):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolMessage(Rendered):
+class ToolMessage(HasCache):
     """The results of all calls of one assistant message, in call order."""
 
     results: tuple[ToolResult, ...] = field(kw_only=False)
@@ -138,7 +185,7 @@ class ToolMessage(Rendered):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryMessage(Rendered):
+class SummaryMessage(HasCache):
     """Stands for the messages that it names; shown to the model as a user's text that is marked as data."""
 
     text: str = field(kw_only=False)
@@ -154,12 +201,12 @@ Message = Annotated[
 ]
 
 
-def weight(message: Message) -> int:
+def message_size(message: Message) -> int:
     """How many messages this counts for: a tool message counts one for each result."""
     return max(1, len(message.results)) if isinstance(message, ToolMessage) else 1
 
 
-def opens(message: Message) -> bool:
+def opens_conversation(message: Message) -> bool:
     """Whether a conversation may open with this: providers want a user's message first."""
     return isinstance(message, UserMessage | SummaryMessage)
 
@@ -177,7 +224,7 @@ def is_empty(message: Message) -> bool:
             return not message.text.strip()
 
 
-def masked(message: ToolMessage) -> ToolMessage:
+def mask_results(message: ToolMessage) -> ToolMessage:
     """The same results with their text left out; made once, so that it renders once."""
     slot = message.rendered()
     variant: ToolMessage | None = slot.get("masked")
@@ -189,7 +236,7 @@ def masked(message: ToolMessage) -> ToolMessage:
     return variant
 
 
-def text_only(message: AssistantMessage) -> AssistantMessage:
+def without_calls(message: AssistantMessage) -> AssistantMessage:
     """The same reply without its calls; made once, so that it renders once."""
     slot = message.rendered()
     variant: AssistantMessage | None = slot.get("text_only")

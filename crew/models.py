@@ -10,21 +10,21 @@ from typing import Any
 
 from crew.messages import Usage
 
-_PROVIDERS = {"openai-responses": "openai"}
+_PRICE_PROVIDERS = {"openai-responses": "openai"}
 _MILLION = 1_000_000
 _HOUR = 3600
 
 
-def window_of(provider: str, model: str) -> int | None:
+def context_window(provider: str, model: str) -> int | None:
     """The model's context window in tokens; None where nobody wrote it down."""
-    found = _found(provider, model)
+    found = _find_model(provider, model)
     return found[1].context_window if found else None
 
 
-def cost_of(provider: str, model: str, usage: Usage, now: Callable[[], float] = time.time) -> float | None:
+def usage_cost(provider: str, model: str, usage: Usage, now: Callable[[], float] = time.time) -> float | None:
     """What this usage costs in dollars; None where the price is unknown."""
     # A price may change at a given hour, so that what is kept must not outlive it.
-    prices = _prices(provider, model, int(now() // _HOUR))
+    prices = _flat_prices(provider, model, int(now() // _HOUR))
 
     if prices is None:
         return None
@@ -35,25 +35,25 @@ def cost_of(provider: str, model: str, usage: Usage, now: Callable[[], float] = 
         cached = usage.cache_read_tokens * read + usage.cache_write_tokens * write
         return (fresh * plain + cached + usage.output_tokens * output) / _MILLION
 
-    return _tiered(provider, model, usage)
+    return _tiered_cost(provider, model, usage)
 
 
 @lru_cache(maxsize=1024)
-def _found(provider: str, model: str) -> tuple[Any, Any] | None:
+def _find_model(provider: str, model: str) -> tuple[Any, Any] | None:
     from genai_prices.data_snapshot import get_snapshot
 
     try:
-        return get_snapshot().find_provider_model(model, None, _PROVIDERS.get(provider, provider), None)
+        return get_snapshot().find_provider_model(model, None, _PRICE_PROVIDERS.get(provider, provider), None)
     except LookupError:
         return None
 
 
 @lru_cache(maxsize=1024)
-def _prices(provider: str, model: str, hour: int) -> tuple[float, float, float, float] | str | None:
+def _flat_prices(provider: str, model: str, hour: int) -> tuple[float, float, float, float] | str | None:
     """Input, cache read, cache write and output for a million tokens; `tiered` where they depend on the amount."""
     from datetime import UTC, datetime
 
-    found = _found(provider, model)
+    found = _find_model(provider, model)
 
     if found is None:
         return None
@@ -75,7 +75,7 @@ def _prices(provider: str, model: str, hour: int) -> tuple[float, float, float, 
     return float(plain), float(read), float(write), float(output)
 
 
-def _tiered(provider: str, model: str, usage: Usage) -> float | None:
+def _tiered_cost(provider: str, model: str, usage: Usage) -> float | None:
     import genai_prices
 
     billed = genai_prices.Usage(
@@ -86,7 +86,7 @@ def _tiered(provider: str, model: str, usage: Usage) -> float | None:
     )
 
     try:
-        price = genai_prices.calc_price(billed, model_ref=model, provider_id=_PROVIDERS.get(provider, provider))
+        price = genai_prices.calc_price(billed, model_ref=model, provider_id=_PRICE_PROVIDERS.get(provider, provider))
     except (LookupError, ValueError):
         # ValueError: the registry holds a price that it can't apply to such a usage, which is as good as unknown.
         return None

@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from crew import Agent, Crew, CrewExecutor, Parallel, ScriptedProvider, call, tool
-from crew.cli.terminal import line_of, usage_line
+from crew.cli.terminal import event_line, usage_line
 
 LIMIT = 12
 
@@ -69,7 +69,7 @@ async def main() -> None:
         executor.execute_stream("Can we sign the contract?") as events,
     ):
         async for event in events:
-            if line := line_of(event):
+            if line := event_line(event):
                 print(line)
 
     result = events.result

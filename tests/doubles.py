@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from crew import Agent, CrewExecutor, ScriptedProvider, tool
-from crew.doors import ModelReply, ModelRequest, OnDelta
 from crew.errors import RunConflict, RunExists, UnknownRun
-from crew.messages import Message, weight
-from crew.runs import Event, RunState, Stored
+from crew.interfaces import ModelReply, ModelRequest, OnDelta
+from crew.messages import Message, message_size
+from crew.runs import Event, RunState, StoredRun
 from crew.store import decode_events, decode_state, encode_events, encode_state
 
 
@@ -62,13 +62,13 @@ class JsonStore:
         if self.commits == self.crash_after:
             raise Crash
 
-    async def load(self, run_id: str) -> Stored:
+    async def load(self, run_id: str) -> StoredRun:
         await asyncio.sleep(0)
 
         if not self.states.get(run_id):
             raise UnknownRun(run_id)
 
-        return Stored(version=len(self.states[run_id]), state=decode_state(self.states[run_id][-1]))
+        return StoredRun(version=len(self.states[run_id]), state=decode_state(self.states[run_id][-1]))
 
     def told(self, run_id: str) -> list[Event]:
         """Every event that was committed."""
@@ -109,7 +109,7 @@ def executor_for(model: Any, *tools: Any, **options: Any) -> CrewExecutor:
 
 def size_of(messages: Sequence[Message]) -> int:
     """How many messages these count for."""
-    return sum(map(weight, messages))
+    return sum(map(message_size, messages))
 
 
 async def events_of(executor: CrewExecutor, start: Callable[[CrewExecutor], Any]) -> tuple[list[Event], Any]:

@@ -9,19 +9,18 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from crew import Agent, CrewExecutor, InputValidator, call, tool
-from crew.doors import ModelReply
+from crew import Agent, CrewExecutor, InputValidator, RunError, call, tool
 from crew.errors import (
     ContextOverflow,
     DefinitionError,
     InvalidInput,
     OutputInvalid,
     ProviderError,
-    RunError,
     RunExists,
     ScriptExhausted,
 )
-from crew.exchanges import validate
+from crew.interfaces import ModelReply
+from crew.message_rules import validate
 from crew.messages import ToolCall, UserMessage
 from crew.runs.events import ReplyEmpty
 from crew.store import MemoryStore

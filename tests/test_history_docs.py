@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crew.cli.simulate import add_parser, run
+from crew.cli.simulate_command import add_simulate_parser, simulate_command
 
 ROOT = Path(__file__).parents[1]
 TABLES = re.findall(r"```console\n\$ (.*?)\n(policy .*?)```", (ROOT / "docs" / "history.md").read_text(), re.DOTALL)
@@ -21,11 +21,11 @@ def test_a_cost_table_is_what_the_command_prints(command: str, table: str, monke
     """The figures were made by the simulator, and are made again here."""
     monkeypatch.chdir(ROOT)
     parser = argparse.ArgumentParser(prog="crew")
-    add_parser(parser.add_subparsers())
+    add_simulate_parser(parser.add_subparsers())
     printed = io.StringIO()
 
     with contextlib.redirect_stdout(printed):
-        assert run(parser.parse_args(shlex.split(command.replace("\\\n", " "))[1:])) == 0
+        assert simulate_command(parser.parse_args(shlex.split(command.replace("\\\n", " "))[1:])) == 0
 
     if os.environ.get("CREW_WRITE_DOCS") == "1":
         page = ROOT / "docs" / "history.md"

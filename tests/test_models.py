@@ -5,7 +5,7 @@ import pytest
 
 from crew import Agent, CrewExecutor
 from crew.messages import Usage
-from crew.models import cost_of, window_of
+from crew.models import context_window, usage_cost
 from tests.providers.ways import provider
 from tests.wire import WireServer
 
@@ -16,17 +16,17 @@ from tests.wire import WireServer
 )
 def test_a_window_is_found_without_a_network(name: str, model: str) -> None:
     """The registry carries it."""
-    window = window_of(name, model)
+    window = context_window(name, model)
     assert window is not None
     assert window >= 100_000
 
 
 def test_what_nobody_wrote_down_is_unknown() -> None:
     """Not zero: a budget would never be reached."""
-    assert window_of("openai", "made-up-model") is None
-    assert window_of("nobody", "made-up-model") is None
-    assert cost_of("openai", "made-up-model", Usage(input_tokens=1000)) is None
-    assert cost_of("aviary", "parrot-1", Usage(input_tokens=1000)) is None
+    assert context_window("openai", "made-up-model") is None
+    assert context_window("nobody", "made-up-model") is None
+    assert usage_cost("openai", "made-up-model", Usage(input_tokens=1000)) is None
+    assert usage_cost("aviary", "parrot-1", Usage(input_tokens=1000)) is None
 
 
 @pytest.mark.parametrize("size", [1_000, 300_000])
@@ -43,7 +43,7 @@ def test_our_sum_is_the_registry_s(model: str, size: int) -> None:
         model_ref=model,
         provider_id=name,
     )
-    assert cost_of(name, model, usage) == pytest.approx(float(theirs.total_price))
+    assert usage_cost(name, model, usage) == pytest.approx(float(theirs.total_price))
 
 
 async def test_a_model_without_a_price_makes_the_run_s_cost_unknown() -> None:

@@ -21,9 +21,9 @@ from crew import (
     simulate,
     tool,
 )
-from crew.doors import ModelRequest
 from crew.errors import DefinitionError, InvalidInput
-from crew.history import Checkpoint, HeadTail, MaskToolResults, Rolling, Truncate, Unbounded, chain
+from crew.history.policies import Checkpoint, HeadTail, MaskToolResults, Rolling, Truncate, Unbounded, chain
+from crew.interfaces import ModelRequest
 from crew.messages import Message, SummaryMessage
 from crew.runs import RunResult
 from crew.simulator import Prices, read_recording

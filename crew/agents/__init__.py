@@ -9,9 +9,9 @@ from crew.agents.agent import (
     Parallel,
     Quorum,
     Route,
+    agent_handoffs,
     handoff,
-    handoffs_of,
-    name_of,
+    node_name,
 )
 from crew.agents.crew import Crew
 
@@ -25,7 +25,7 @@ __all__ = [
     "Parallel",
     "Quorum",
     "Route",
+    "agent_handoffs",
     "handoff",
-    "handoffs_of",
-    "name_of",
+    "node_name",
 ]

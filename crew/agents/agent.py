@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from crew.doors import ModelSettings, Policy, Provider, ToolSpec
 from crew.errors import DefinitionError
+from crew.interfaces import ModelSettings, Policy, Provider, ToolSpec
 from crew.messages import Message
-from crew.tools import Tool, tool
+from crew.tools.tool import Tool, tool
 
 HandoffFilter = Literal["full", "text_only", "last", "none"] | Callable[[tuple[Message, ...]], Sequence[Message]]
 
@@ -100,7 +100,7 @@ class Route:
 
     @property
     def target(self) -> str | None:
-        return None if self.to is None else name_of(self.to)
+        return None if self.to is None else node_name(self.to)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,7 +116,7 @@ class Parallel:
 
     @property
     def branch_names(self) -> tuple[str, ...]:
-        return tuple(name_of(branch) for branch in self.branches)
+        return tuple(node_name(branch) for branch in self.branches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class Handoff:
 
     @property
     def target(self) -> str:
-        return name_of(self.to)
+        return node_name(self.to)
 
     @property
     def tool_name(self) -> str:
@@ -143,11 +143,11 @@ def handoff(
     return Handoff(to=to, history=history, payload=payload)
 
 
-def name_of(node: Agent | Parallel | str) -> str:
+def node_name(node: Agent | Parallel | str) -> str:
     """The name of an agent or group that may be given by name."""
     return node if isinstance(node, str) else node.name
 
 
-def handoffs_of(agent: Agent) -> tuple[Handoff, ...]:
+def agent_handoffs(agent: Agent) -> tuple[Handoff, ...]:
     """The agent's handoffs, the plain ones included."""
     return tuple(h if isinstance(h, Handoff) else Handoff(to=h) for h in agent.handoffs)

@@ -8,11 +8,13 @@ import io
 import sys
 from collections.abc import Sequence
 
-from crew.cli import resume, run, show, simulate
-from crew.cli.stopping import Terminated
+from crew.cli.run_command import add_resume_parser, add_run_parser
+from crew.cli.show_command import add_show_parser
+from crew.cli.signals import Terminated
+from crew.cli.simulate_command import add_simulate_parser
 from crew.errors import ConfigError, CrewError, DefinitionError, InvalidInput, UnknownPause, UnknownRun
 
-WRONG_USAGE = (DefinitionError, ConfigError, InvalidInput, UnknownRun, UnknownPause)
+USAGE_ERRORS = (DefinitionError, ConfigError, InvalidInput, UnknownRun, UnknownPause)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,24 +26,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=importlib.metadata.version("crew-executor"))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    run.add_parser(commands)
-    resume.add_parser(commands)
-    show.add_parser(commands)
-    simulate.add_parser(commands)
-    given = _parsed(parser, arguments)
+    add_run_parser(commands)
+    add_resume_parser(commands)
+    add_show_parser(commands)
+    add_simulate_parser(commands)
+    given = _parse_arguments(parser, arguments)
 
     if given.command is None:
         parser.print_help()
         return 2
 
-    _let_everything_be_printed()
+    _escape_unencodable_output()
 
     try:
         code: int = given.run(given)
         return code
     except CrewError as error:
         print(f"crew: {error}", file=sys.stderr)
-        return 2 if isinstance(error, WRONG_USAGE) else 1
+        return 2 if isinstance(error, USAGE_ERRORS) else 1
     except KeyboardInterrupt as stop:
         print("crew: stopped", file=sys.stderr)
         return 143 if isinstance(stop, Terminated) else 130
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0  # who read our output has left
 
 
-def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """What was given; the input of a run may stand after its options too, where argparse does not look for it."""
     given, rest = parser.parse_known_args(arguments)
 
@@ -62,7 +64,7 @@ def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
     return given
 
 
-def _let_everything_be_printed() -> None:
+def _escape_unencodable_output() -> None:
     """An answer may hold letters that the terminal's encoding has not; they are spelled out instead."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -1,5 +1,7 @@
 """`python -m crew.cli`."""
 
+from __future__ import annotations
+
 import sys
 
 from crew.cli import main

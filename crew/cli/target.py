@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 import traceback
@@ -12,38 +11,40 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from crew.agents import Agent, Crew
-from crew.config import crew_from, load
-from crew.errors import CrewError, DefinitionError, describe, nearest
+from crew.agents.agent import Agent
+from crew.agents.crew import Crew
+from crew.config.build import build_crew
+from crew.config.yaml_source import load
+from crew.errors import CrewError, DefinitionError, describe, suggest
 
-CONFIGURATION = (".yaml", ".yml")
-OURS = (__file__, importlib.__file__, "<frozen importlib")
-HELP = "a Python file (its crew, or FILE:name), a module:name, or a configuration file with FILE.yaml:crew"
+CONFIG_SUFFIXES = (".yaml", ".yml")
+OWN_FRAMES = (__file__, importlib.__file__, "<frozen importlib")
+TARGET_HELP = "a Python file (its crew, or FILE:name), a module:name, or a configuration file with FILE.yaml:crew"
 
 
-def find_crew(target: str) -> Crew:
+def load_crew(target: str) -> Crew:
     """The crew that a target names."""
     place, _, name = target.partition(":")
 
-    if place.endswith(CONFIGURATION):
-        return _configured(place, name)
+    if place.endswith(CONFIG_SUFFIXES):
+        return _from_config(place, name)
 
     module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
-    return _chosen(vars(module), name, target)
+    return _select(vars(module), name, target)
 
 
-def _configured(place: str, name: str) -> Crew:
+def _from_config(place: str, name: str) -> Crew:
     settings = load(place)
 
     if not name and len(settings.crews) == 1:
         name = next(iter(settings.crews))
 
     if not name:
-        raise DefinitionError(place, f"say which crew: {place}:NAME. {nearest('', settings.crews)}")
+        raise DefinitionError(place, f"say which crew: {place}:NAME. {suggest('', settings.crews)}")
 
     # Tools are written as module:name, and may stand beside the file.
     sys.path.insert(0, str(Path(place).resolve().parent))
-    return crew_from(settings, name, place)
+    return build_crew(settings, name, place)
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -60,7 +61,7 @@ def _from_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
 
-    with _telling(str(path)):
+    with _reporting_errors(str(path)):
         spec.loader.exec_module(module)
 
     return module
@@ -68,19 +69,19 @@ def _from_file(path: Path) -> ModuleType:
 
 def _from_name(name: str) -> ModuleType:
     if not name or name.startswith("."):
-        raise DefinitionError("Target", f"{name!r} is neither a file nor a module. The target is {HELP}")
+        raise DefinitionError("Target", f"{name!r} is neither a file nor a module. The target is {TARGET_HELP}")
 
     sys.path.insert(0, str(Path.cwd()))
 
     try:
-        with _telling(name):
+        with _reporting_errors(name):
             return importlib.import_module(name)
     except ImportError as error:
-        raise DefinitionError(name, f"this module can't be imported: {error}. The target is {HELP}") from error
+        raise DefinitionError(name, f"this module can't be imported: {error}. The target is {TARGET_HELP}") from error
 
 
 @contextmanager
-def _telling(place: str) -> Iterator[None]:
+def _reporting_errors(place: str) -> Iterator[None]:
     """What the user's code raises while it is loaded is shown from that code on: what led there is ours."""
     try:
         yield
@@ -92,7 +93,7 @@ def _telling(place: str) -> Iterator[None]:
     except Exception as error:  # the user's file may do anything while it is loaded
         trace = error.__traceback__
 
-        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OURS):
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN_FRAMES):
             trace = trace.tb_next
 
         if trace is None and isinstance(error, ImportError):
@@ -102,13 +103,13 @@ def _telling(place: str) -> Iterator[None]:
         raise DefinitionError(place, f"it raised while it was loaded: {describe(error)}") from error
 
 
-def _chosen(found: dict[str, Any], name: str, target: str) -> Crew:
+def _select(found: dict[str, Any], name: str, target: str) -> Crew:
     crews = {key: value for key, value in found.items() if isinstance(value, Crew)}
     agents = {key: value for key, value in found.items() if isinstance(value, Agent)}
 
     if name:
         if name not in crews and name not in agents:
-            raise DefinitionError(target, f"there is no crew or agent named {name!r}. {nearest(name, crews | agents)}")
+            raise DefinitionError(target, f"there is no crew or agent named {name!r}. {suggest(name, crews | agents)}")
 
         return crews[name] if name in crews else Crew(agents[name].name, agents=[agents[name]])
 

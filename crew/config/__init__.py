@@ -1,8 +1,12 @@
 """Configuration: the only room that reads YAML and the environment."""
 
-from crew.config.crews import crew_from
-from crew.config.options import options_from
-from crew.config.settings import Settings
-from crew.config.source import load
+from crew.config.build import build_crew, executor_options
+from crew.config.file_schema import ConfigFile
+from crew.config.yaml_source import load
 
-__all__ = ["Settings", "crew_from", "load", "options_from"]
+__all__ = [
+    "ConfigFile",
+    "build_crew",
+    "executor_options",
+    "load",
+]

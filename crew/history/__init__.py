@@ -1,58 +1,48 @@
 """What the model gets to see: a history that is pruned as it grows, and each agent's view of it. Pure, no I/O."""
 
-from crew.history.compression import spans
-from crew.history.gauge import DEFAULT_WINDOW, Calibration, Gauge
+from crew.history.compression import spans_to_compress
+from crew.history.eviction import group_entries
 from crew.history.history import History
-from crew.history.legal import survey
-from crew.history.policies import (
-    POLICIES,
-    Chain,
-    Checkpoint,
-    HeadTail,
-    MaskToolResults,
-    PolicySpec,
-    Rolling,
-    Summarize,
-    Truncate,
-    Unbounded,
-    chain,
-    policy_from,
-    policy_named,
-    staged,
-)
-from crew.history.summaries import compose, instruction
-from crew.history.tokens import PRIOR, count_message, estimate, estimate_message, exact_counter
-from crew.history.view import View, cross, present
+from crew.history.policies.chain import Chain, chain, split_stages
+from crew.history.policies.head_tail import HeadTail
+from crew.history.policies.lookup import POLICIES, PolicySpec, create_policy, resolve_policy
+from crew.history.policies.rolling import Rolling, Unbounded
+from crew.history.policies.summarizing import Checkpoint, Summarize
+from crew.history.policies.view_policies import MaskToolResults, Truncate
+from crew.history.summaries import complete_summary, summary_instruction
+from crew.history.token_budget import DEFAULT_WINDOW, Calibration, TokenBudget
+from crew.history.tokens import ESTIMATOR, count_message_tokens, estimate_message_tokens, estimate_tokens, exact_counter
+from crew.history.view import View, apply_handoff, visible_messages
 
 __all__ = [
     "Calibration",
     "Chain",
     "Checkpoint",
     "DEFAULT_WINDOW",
-    "Gauge",
+    "ESTIMATOR",
     "HeadTail",
     "History",
     "MaskToolResults",
     "POLICIES",
-    "PRIOR",
     "PolicySpec",
     "Rolling",
     "Summarize",
+    "TokenBudget",
     "Truncate",
     "Unbounded",
     "View",
+    "apply_handoff",
     "chain",
-    "compose",
-    "count_message",
-    "cross",
-    "estimate",
-    "estimate_message",
+    "complete_summary",
+    "count_message_tokens",
+    "create_policy",
+    "estimate_message_tokens",
+    "estimate_tokens",
     "exact_counter",
-    "instruction",
-    "policy_from",
-    "policy_named",
-    "present",
-    "spans",
-    "staged",
-    "survey",
+    "group_entries",
+    "resolve_policy",
+    "spans_to_compress",
+    "split_stages",
+    "summary_instruction",
+    "visible_messages",
 ]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crew.change import changed
-from crew.doors import Budget, Entry, Group, Policy, Pruned
 from crew.errors import ContextOverflow
-from crew.history.legal import settle, shield, survey
-from crew.messages import Message, SummaryMessage, weight
+from crew.history.eviction import enforce_bounds, group_entries, protect
+from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PruneDecision
+from crew.messages import Message, SummaryMessage, message_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class History:
     never evicted.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[HistoryEntry, ...] = ()
     size: int = 0
     goal: str = ""
 
@@ -28,24 +28,26 @@ class History:
     def messages(self) -> tuple[Message, ...]:
         return tuple(entry.message for entry in self.entries)
 
-    def append(self, *entries: Entry, policy: Policy, budget: Budget) -> tuple[History, Pruned | None]:
+    def append(
+        self, *entries: HistoryEntry, policy: Policy, budget: HistoryBudget
+    ) -> tuple[History, PruneDecision | None]:
         """This history with these at its end, pruned once if it outgrew its limit, and what the pruning did."""
-        size = self.size + sum(weight(entry.message) for entry in entries)
+        size = self.size + sum(message_size(entry.message) for entry in entries)
         grown = changed(self, entries=self.entries + entries, size=size)
         over = budget.limit is not None and size > budget.limit
 
         if not over and not getattr(policy, "eager", False):
             return grown, None
 
-        groups = survey(grown.entries, self.goal)
+        groups = group_entries(grown.entries, self.goal)
 
         if budget.limit is not None:
-            _must_fit(groups, budget.limit)
+            _check_mandatory_fits(groups, budget.limit)
 
-        pruned = settle(groups, policy.prune(groups, budget), budget.limit)
+        pruned = enforce_bounds(groups, policy.prune(groups, budget), budget.limit)
         return (grown._left_with(pruned), pruned) if pruned.evicted else (grown, None)
 
-    def insert(self, summary: Entry, *, budget: Budget) -> tuple[History, Pruned | None] | None:
+    def insert(self, summary: HistoryEntry, *, budget: HistoryBudget) -> tuple[History, PruneDecision | None] | None:
         """This history with a summary at its place, instead of what it covers; None where there is no room for it.
 
         Where it takes the last room from something older, that leaves.
@@ -54,31 +56,33 @@ class History:
         rest = [entry for entry in self.entries if entry.message.id not in covered]
         place = next((i for i, entry in enumerate(rest) if entry.position > summary.position), len(rest))
         entries = (*rest[:place], summary, *rest[place:])
-        grown = changed(self, entries=entries, size=sum(weight(entry.message) for entry in entries))
+        grown = changed(self, entries=entries, size=sum(message_size(entry.message) for entry in entries))
 
         if budget.limit is None or grown.size <= budget.limit:
             return grown, None
 
-        groups = survey(entries, self.goal)
-        groups = shield(groups, {i for i, g in enumerate(groups) if g.entries[0] is summary})
+        groups = group_entries(entries, self.goal)
+        groups = protect(groups, {i for i, g in enumerate(groups) if g.entries[0] is summary})
         reason = f"a summary makes it {grown.size} messages, more than the limit of {budget.limit}"
-        pruned = settle(groups, Pruned(kept=groups, reason=reason), budget.limit)
+        pruned = enforce_bounds(groups, PruneDecision(kept=groups, reason=reason), budget.limit)
         fits = sum(g.size for g in pruned.kept) <= budget.limit
         return (grown._left_with(pruned), pruned) if fits else None
 
-    def _left_with(self, pruned: Pruned) -> History:
+    def _left_with(self, pruned: PruneDecision) -> History:
         kept = tuple(entry for g in pruned.kept for entry in g.entries)
         return changed(self, entries=kept, size=sum(g.size for g in pruned.kept))
 
-    def conclude(self, reply: Entry, *, policy: Policy, budget: Budget) -> tuple[History, Pruned | None]:
+    def conclude(
+        self, reply: HistoryEntry, *, policy: Policy, budget: HistoryBudget
+    ) -> tuple[History, PruneDecision | None]:
         """Append the reply that ends the run: where goal and reply don't both fit, it replaces the goal."""
-        groups = survey((*self.entries, reply), self.goal)
+        groups = group_entries((*self.entries, reply), self.goal)
         mandatory = sum(g.size for g in groups if g.mandatory)
         fits = budget.limit is None or mandatory <= budget.limit
         return (self if fits else changed(self, goal="")).append(reply, policy=policy, budget=budget)
 
 
-def _must_fit(groups: Sequence[Group], limit: int) -> None:
+def _check_mandatory_fits(groups: Sequence[MessageGroup], limit: int) -> None:
     mandatory = [g for g in groups if g.mandatory]
     size = sum(g.size for g in mandatory)
 

@@ -6,36 +6,35 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Literal
 
-from crew.doors import Entry
-from crew.history.gauge import Calibration, Gauge, predict
 from crew.history.history import History
-from crew.history.view import MARKER_POSITION, View, codes, marked, shown, size_of
-from crew.manifest import Disposition, Line, Manifest
-from crew.messages import SummaryMessage, Transcript
+from crew.history.token_budget import Calibration, TokenBudget, predict_tokens
+from crew.history.view import MARKER_POSITION, View, entries_size, entry_codes, visible_entries, with_marker
+from crew.interfaces import HistoryEntry
+from crew.messages import Disposition, Manifest, ManifestLine, SummaryMessage, Transcript
 
 # Providers cache no prefix that is shorter.
-CACHED_FROM = 1_024
+MIN_CACHED_TOKENS = 1_024
 
 
-def manifest_of(
+def build_manifest(
     history: History,
     transcript: Transcript,
     view: View,
     *,
     agent: str,
-    gauge: Gauge,
+    gauge: TokenBudget,
     calibration: Calibration,
     known: int,
     policy: str,
     repairs: tuple[str, ...] = (),
 ) -> Manifest:
     """The manifest of the request that this view leads to; `policy` is the one that prunes the history."""
-    sent = marked(shown(history, view), view)
-    now = codes(sent, view)
-    same = _common(view.sent, now) if view.sent_to == gauge.model else 0
-    rule = _rule(history, view, gauge, same, policy)
-    tokens = predict(calibration, gauge.fixed, sent, known)
-    front = predict(calibration, gauge.fixed, sent[:same], known) if same or view.sent_to == gauge.model else 0
+    sent = with_marker(visible_entries(history, view), view)
+    now = entry_codes(sent, view)
+    same = _common_prefix(view.sent, now) if view.sent_to == gauge.model else 0
+    rule = _moved_by(history, view, gauge, same, policy)
+    tokens = predict_tokens(calibration, gauge.fixed, sent, known)
+    front = predict_tokens(calibration, gauge.fixed, sent[:same], known) if same or view.sent_to == gauge.model else 0
     numbers = [*map(str, now)]
     ids = [entry.message.id for entry in sent]
     counted: Literal["estimated", "calibrated", "exact"] = "exact" if gauge.exact else "estimated"
@@ -43,7 +42,7 @@ def manifest_of(
         agent=agent,
         request=view.turn,
         model=gauge.model,
-        messages=size_of(sent, history),
+        messages=entries_size(sent, history),
         tokens=tokens,
         counted="calibrated" if calibration.bills else counted,
         fixed=gauge.fixed,
@@ -53,14 +52,14 @@ def manifest_of(
         rule=rule,
         digest=_digest(gauge, ids, numbers),
         prefix=_digest(gauge, ids[:same], numbers[:same]),
-        cached=front if front >= CACHED_FROM else 0,
-        lines=tuple(_line(entry, view, code) for entry, code in zip(sent[same:], now[same:], strict=True)),
-        left=tuple(_left(history, transcript, view, rule or policy, now, view.sent[same:])),
+        cached=front if front >= MIN_CACHED_TOKENS else 0,
+        lines=tuple(_manifest_line(entry, view, code) for entry, code in zip(sent[same:], now[same:], strict=True)),
+        left=tuple(_removed_lines(history, transcript, view, rule or policy, now, view.sent[same:])),
         repairs=repairs,
     )
 
 
-def _common(before: Sequence[int], now: Sequence[int]) -> int:
+def _common_prefix(before: Sequence[int], now: Sequence[int]) -> int:
     """How many messages at the front are the same."""
     if before == now[: len(before)]:
         return len(before)
@@ -68,7 +67,7 @@ def _common(before: Sequence[int], now: Sequence[int]) -> int:
     return next(i for i, (old, new) in enumerate(zip((*before, None), (*now, None), strict=False)) if old != new)
 
 
-def _rule(history: History, view: View, gauge: Gauge, same: int, policy: str) -> str:
+def _moved_by(history: History, view: View, gauge: TokenBudget, same: int, policy: str) -> str:
     if not view.sent:
         return "first request"
 
@@ -84,13 +83,13 @@ def _rule(history: History, view: View, gauge: Gauge, same: int, policy: str) ->
     return policy if gone >= 0 and gone not in there else view.moved or policy
 
 
-def _digest(gauge: Gauge, ids: Sequence[str], numbers: Sequence[str]) -> str:
+def _digest(gauge: TokenBudget, ids: Sequence[str], numbers: Sequence[str]) -> str:
     """A name for what was sent: messages never change, so that their ids and forms say it."""
     front = f"{gauge.model}\n{gauge.counted}\n"
     return blake2b((front + "\n".join(ids) + "\n" + ",".join(numbers)).encode(), digest_size=8).hexdigest()
 
 
-def _line(entry: Entry, view: View, code: int) -> Line:
+def _manifest_line(entry: HistoryEntry, view: View, code: int) -> ManifestLine:
     disposition: Disposition = "kept"
 
     if entry.position == MARKER_POSITION:
@@ -101,12 +100,12 @@ def _line(entry: Entry, view: View, code: int) -> Line:
         disposition = "masked"
 
     reason = {"kept": "", "marker": "truncate", "text_only": "handoff", "masked": view.moved or "masked before"}
-    return Line(id=entry.message.id, disposition=disposition, reason=reason[disposition], tokens=entry.tokens)
+    return ManifestLine(id=entry.message.id, disposition=disposition, reason=reason[disposition], tokens=entry.tokens)
 
 
-def _left(
+def _removed_lines(
     history: History, transcript: Transcript, view: View, rule: str, now: Iterable[int], before: Sequence[int]
-) -> Iterable[Line]:
+) -> Iterable[ManifestLine]:
     """What was shown last time and is not shown now, in any form."""
     if not before:
         return
@@ -123,12 +122,12 @@ def _left(
 
     for position in gone:
         id = transcript[position].id
-        yield Line(id=id, disposition="summarised" if id in covered else "evicted", reason=rule)
+        yield ManifestLine(id=id, disposition="summarised" if id in covered else "evicted", reason=rule)
 
 
-def unfold(manifests: Iterable[Manifest]) -> list[Line]:
+def expand_manifests(manifests: Iterable[Manifest]) -> list[ManifestLine]:
     """The whole of the last request of these, which are all requests of one agent, in order."""
-    lines: list[Line] = []
+    lines: list[ManifestLine] = []
 
     for manifest in manifests:
         lines = [*lines[: manifest.same], *manifest.lines]

@@ -7,12 +7,12 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import assert_never
 
-from crew.doors import TokenCounter
+from crew.interfaces import TokenCounter
 from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, ToolMessage, UserMessage
 
-PER_MESSAGE = 4
-PER_CALL = 2
-PER_IMAGE = 800
+TOKENS_PER_MESSAGE = 4
+TOKENS_PER_CALL = 2
+TOKENS_PER_IMAGE = 800
 
 # Beyond this a text is judged by pieces from its beginning, middle and end: a count is wanted, not a parse.
 _SAMPLE = 4_500
@@ -30,7 +30,7 @@ _PICTURE = re.compile("[\u2190-\u2bff\u200d\ufe0f\U0001f000-\U0001faff]")
 _FOREIGN = re.compile("[\u00a1-\u10ff\u1200-\u1fff]+")
 
 
-def estimate(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """About how many tokens a text has."""
     if not text:
         return 0
@@ -38,12 +38,12 @@ def estimate(text: str) -> int:
     if len(text) > _SAMPLE:
         third, middle = _SAMPLE // 3, len(text) // 2
         pieces = (text[:third], text[middle : middle + third], text[-third:])
-        return int(sum(map(_pieces, pieces)) * len(text) / _SAMPLE) + 1
+        return int(sum(map(_estimate_pieces, pieces)) * len(text) / _SAMPLE) + 1
 
-    return int((_short if len(text) <= _SHORT else _pieces)(text) + 0.5) or 1
+    return int((_estimate_short if len(text) <= _SHORT else _estimate_pieces)(text) + 0.5) or 1
 
 
-def _pieces(text: str) -> float:
+def _estimate_pieces(text: str) -> float:
     """The pieces that tokenizers cut at, each worth what it is on average."""
     total = 0.0
 
@@ -68,18 +68,18 @@ def _pieces(text: str) -> float:
 
 # Names of tools, arguments and short results come again and again, and each is counted in more than one place.
 _SHORT = 200
-_short = lru_cache(maxsize=2_048)(_pieces)
+_estimate_short = lru_cache(maxsize=2_048)(_estimate_pieces)
 
 
-class Prior:
+class EstimatingCounter:
     """The counter that needs nothing: the estimate above."""
 
     def count(self, text: str) -> int:
         """About how many tokens a text has."""
-        return estimate(text)
+        return estimate_tokens(text)
 
 
-PRIOR = Prior()
+ESTIMATOR = EstimatingCounter()
 
 
 @lru_cache(maxsize=8)
@@ -95,36 +95,36 @@ def exact_counter(provider: str, model: str) -> TokenCounter | None:
     return found
 
 
-def count_message(message: Message, counter: TokenCounter = PRIOR, *, keep: bool = True) -> int:
+def count_message_tokens(message: Message, counter: TokenCounter = ESTIMATOR, *, keep: bool = True) -> int:
     """How many tokens a message has by this counter. The count is kept with the message, unless told not to."""
     if not keep:
-        return _message(message, counter)
+        return _count_message(message, counter)
 
     # By counter, which is kept too: another one at the same address would be taken for it.
     counts: dict[int, tuple[TokenCounter, int]] = message.rendered().setdefault("tokens", {})
     kept = counts.get(id(counter))
 
     if kept is None:
-        kept = counts[id(counter)] = (counter, _message(message, counter))
+        kept = counts[id(counter)] = (counter, _count_message(message, counter))
 
     return kept[1]
 
 
-def estimate_message(message: Message) -> int:
+def estimate_message_tokens(message: Message) -> int:
     """About how many tokens a message has; what only its provider can read (signatures, images' bytes) is left out."""
-    return count_message(message)
+    return count_message_tokens(message)
 
 
-def _message(message: Message, counter: TokenCounter) -> int:
+def _count_message(message: Message, counter: TokenCounter) -> int:
     match message:
         case AssistantMessage():
-            calls = sum(counter.count(c.name) + counter.count(c.arguments) + PER_CALL for c in message.calls)
-            return PER_MESSAGE + counter.count(message.text) + calls
+            calls = sum(counter.count(c.name) + counter.count(c.arguments) + TOKENS_PER_CALL for c in message.calls)
+            return TOKENS_PER_MESSAGE + counter.count(message.text) + calls
         case ToolMessage():
-            return sum(PER_MESSAGE + counter.count(result.text) for result in message.results)
+            return sum(TOKENS_PER_MESSAGE + counter.count(result.text) for result in message.results)
         case UserMessage():
-            return PER_MESSAGE + counter.count(message.text) + PER_IMAGE * len(message.images)
+            return TOKENS_PER_MESSAGE + counter.count(message.text) + TOKENS_PER_IMAGE * len(message.images)
         case SystemMessage() | SummaryMessage():
-            return PER_MESSAGE + counter.count(message.text)
+            return TOKENS_PER_MESSAGE + counter.count(message.text)
         case _:
             assert_never(message)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from crew.doors import Entry
-from crew.exchanges import group
 from crew.history.history import History
-from crew.history.tokens import estimate_message
+from crew.history.tokens import estimate_message_tokens
+from crew.interfaces import HistoryEntry
+from crew.message_rules.validate import group_spans
 from crew.messages import (
     AssistantMessage,
     Message,
@@ -18,9 +18,9 @@ from crew.messages import (
     SystemMessage,
     ToolMessage,
     UserMessage,
-    masked,
-    text_only,
-    weight,
+    mask_results,
+    message_size,
+    without_calls,
 )
 
 Filter = Literal["full", "text_only", "last", "none"] | Callable[[tuple[Message, ...]], Sequence[Message]]
@@ -65,7 +65,7 @@ class View:
 # ------------------------------------------------------------------------------------------------ what crosses
 
 
-def cross(view: View, history: History, at: int, what: Filter) -> View:
+def apply_handoff(view: View, history: History, at: int, what: Filter) -> View:
     """The view of an agent that takes over: what crosses of the messages before the position `at` is fixed here."""
     moved = "handoff" if view.sent else view.moved
 
@@ -73,14 +73,14 @@ def cross(view: View, history: History, at: int, what: Filter) -> View:
         return view if not view.crossed_at else replace(view, crossed_at=0, whole=(), texts=(), moved=moved)
 
     before = [entry for entry in history.entries if entry.position < at]
-    whole, texts = _crossing(before, what)
+    whole, texts = _handed_over(before, what)
     return replace(view, crossed_at=at, whole=tuple(whole), texts=tuple(texts), moved=moved)
 
 
-def _crossing(before: list[Entry], what: Filter) -> tuple[list[int], list[int]]:
+def _handed_over(before: list[HistoryEntry], what: Filter) -> tuple[list[int], list[int]]:
     match what:
         case "last":
-            spans = group([entry.message for entry in before])
+            spans = group_spans([entry.message for entry in before])
             return [entry.position for entry in before[spans[-1]]] if spans else [], []
         case "text_only":
             calling = [e for e in before if isinstance(e.message, AssistantMessage) and e.message.calls]
@@ -97,13 +97,13 @@ def _crossing(before: list[Entry], what: Filter) -> tuple[list[int], list[int]]:
 # ------------------------------------------------------------------------------------------------ what is shown
 
 
-def shown(history: History, view: View) -> tuple[Entry, ...]:
+def visible_entries(history: History, view: View) -> tuple[HistoryEntry, ...]:
     """The entries that this view shows, as it shows them; goal and system messages always."""
     if not (view.crossed_at or view.cut or view.masked_to or view.masks):
         return history.entries
 
     whole, texts, kept, masks = map(frozenset, (view.whole, view.texts, view.kept, view.masks))
-    found: list[Entry] = []
+    found: list[HistoryEntry] = []
 
     for entry in history.entries:
         message, position = entry.message, entry.position
@@ -114,57 +114,59 @@ def shown(history: History, view: View) -> tuple[Entry, ...]:
 
         if position < view.crossed_at and position not in whole and not stays:
             if position in texts and isinstance(message, AssistantMessage):
-                found.append(_variant(entry, text_only(message)))
+                found.append(_with_message(entry, without_calls(message)))
         elif isinstance(message, ToolMessage) and (position < view.masked_to or position in masks):
-            found.append(_variant(entry, masked(message)))
+            found.append(_with_message(entry, mask_results(message)))
         else:
             found.append(entry)
 
     return tuple(found)
 
 
-def _variant(entry: Entry, message: Message) -> Entry:
-    return Entry(message=message, position=entry.position, tokens=min(entry.tokens, estimate_message(message)))
+def _with_message(entry: HistoryEntry, message: Message) -> HistoryEntry:
+    return HistoryEntry(
+        message=message, position=entry.position, tokens=min(entry.tokens, estimate_message_tokens(message))
+    )
 
 
-def marked(entries: tuple[Entry, ...], view: View) -> tuple[Entry, ...]:
+def with_marker(entries: tuple[HistoryEntry, ...], view: View) -> tuple[HistoryEntry, ...]:
     """What a request holds: the entries, and where messages were truncated the marker in their place."""
     if not view.truncated:
         return entries
 
     place = next((index for index, entry in enumerate(entries) if entry.position >= view.cut), len(entries))
-    return (*entries[:place], _marker(view.truncated), *entries[place:])
+    return (*entries[:place], _truncation_marker(view.truncated), *entries[place:])
 
 
-def size_of(entries: tuple[Entry, ...], history: History) -> int:
+def entries_size(entries: tuple[HistoryEntry, ...], history: History) -> int:
     """How many messages these count for; where all of the history is shown, it knows its size."""
-    return history.size if entries is history.entries else sum(weight(entry.message) for entry in entries)
+    return history.size if entries is history.entries else sum(message_size(entry.message) for entry in entries)
 
 
 @lru_cache(maxsize=1024)
-def _marker(number: int) -> Entry:
+def _truncation_marker(number: int) -> HistoryEntry:
     text = f"[{number} earlier messages truncated to fit context window]"
-    return Entry(
+    return HistoryEntry(
         message=UserMessage(text, origin="marker", id=f"truncated.{number}"),
         position=MARKER_POSITION,
         tokens=MARKER_TOKENS,
     )
 
 
-def present(history: History, view: View) -> tuple[Message, ...]:
+def visible_messages(history: History, view: View) -> tuple[Message, ...]:
     """The messages of this view."""
-    return tuple(entry.message for entry in marked(shown(history, view), view))
+    return tuple(entry.message for entry in with_marker(visible_entries(history, view), view))
 
 
-def codes(entries: Sequence[Entry], view: View) -> tuple[int, ...]:
+def entry_codes(entries: Sequence[HistoryEntry], view: View) -> tuple[int, ...]:
     """A request in numbers: what stands where, and in which form; equal numbers are equal messages."""
     if not (view.truncated or view.masked_to or view.masks or view.texts):
         return tuple([e.position * 4 + (3 if e.message.role == "summary" else 0) for e in entries])
 
-    return tuple(_code(entry, view) for entry in entries)
+    return tuple(_entry_code(entry, view) for entry in entries)
 
 
-def _code(entry: Entry, view: View) -> int:
+def _entry_code(entry: HistoryEntry, view: View) -> int:
     match entry.message:
         case _ if entry.position == MARKER_POSITION:
             return -view.truncated
@@ -181,7 +183,7 @@ def _code(entry: Entry, view: View) -> int:
 # ------------------------------------------------------------------------------------------------ how it moves
 
 
-def hide(view: View, entries: Sequence[Entry], gone: Collection[int]) -> View:
+def hide_positions(view: View, entries: Sequence[HistoryEntry], gone: Collection[int]) -> View:
     """The view without the shown entries at these positions."""
     if not gone:
         return view
@@ -195,7 +197,7 @@ def hide(view: View, entries: Sequence[Entry], gone: Collection[int]) -> View:
     return replace(view, cut=cut, kept=kept)
 
 
-def mask(view: View, entries: Sequence[Entry], ids: Collection[str]) -> View:
+def mask_messages(view: View, entries: Sequence[HistoryEntry], ids: Collection[str]) -> View:
     """The view with these tool messages masked; what is masked from the front on is kept as one position."""
     results = [entry for entry in entries if isinstance(entry.message, ToolMessage)]
     hidden = {e.position for e in results if e.message.id in ids or e.position < view.masked_to}

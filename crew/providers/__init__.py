@@ -3,7 +3,7 @@
 from crew.providers.anthropic import Anthropic
 from crew.providers.openai_chat import OpenAIChat
 from crew.providers.openai_responses import OpenAIResponses
-from crew.providers.pool import Pool
+from crew.providers.pool import ProviderPool
 from crew.providers.retrying import Retrying, RetryPolicy
 from crew.providers.scripted import ScriptedProvider, call
 
@@ -11,7 +11,7 @@ __all__ = [
     "Anthropic",
     "OpenAIChat",
     "OpenAIResponses",
-    "Pool",
+    "ProviderPool",
     "RetryPolicy",
     "Retrying",
     "ScriptedProvider",

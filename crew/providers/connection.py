@@ -6,44 +6,25 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from crew.errors import AuthenticationFailed, CrewError, MalformedReply, ProviderError, Unavailable
-from crew.providers.refusals import Refusal, error_for, retry_after
-from crew.providers.wire import load
+from crew.providers.error_mapping import ServiceError, provider_error, retry_after
+from crew.providers.sdk_clients import SDKClient
+from crew.providers.wire import parse_json
 
 T = TypeVar("T")
 _OPTIONS: Any = {"headers": {"Content-Type": "application/json"}}
 _SHOWN = 120
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sdk:
-    """An SDK's client and the names of it that we use; `lost` and `garbled` are what its transport may let through."""
-
-    client: Any
-    module: Any
-    stream: Any
-    raw: Any
-    own: type[Exception]
-    no_key: str
-    lost: tuple[type[Exception], ...]
-    garbled: tuple[type[Exception], ...]
-    key: str = field(repr=False)
-
-    def address(self, path: str) -> str:
-        """The whole address: the SDK parses a relative one twice."""
-        return f"{str(self.client.base_url).rstrip('/')}{path}"
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Open:
+class _LoopClient:
     """One event loop's client: closed once nobody uses it any more."""
 
-    sdk: Sdk
+    sdk: SDKClient
     users: int = 0
     closing: bool = False
 
@@ -52,11 +33,16 @@ class Connection:
     """One provider's clients, one for each event loop; made on first use."""
 
     def __init__(
-        self, make: Callable[[], Sdk], path: str, provider: str, model: str, clock: Callable[[], float] = time.time
+        self,
+        make: Callable[[], SDKClient],
+        path: str,
+        provider: str,
+        model: str,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._make, self._path, self._clock = make, path, clock
         self._facts: dict[str, Any] = {"provider": provider, "model": model}
-        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _Open] = WeakKeyDictionary()
+        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopClient] = WeakKeyDictionary()
 
     async def send(self, body: bytes, read: Callable[[Any], T]) -> T:
         """Post a body; `read` makes a reply of the answer's JSON."""
@@ -65,7 +51,7 @@ class Connection:
             content: bytes = answer.content
 
             try:
-                return read(load(content))
+                return read(parse_json(content))
             except ValueError as error:
                 start = content[:_SHOWN].decode(errors="replace")
                 raise self._malformed(f"what came back is not JSON but {start!r}") from error
@@ -96,7 +82,7 @@ class Connection:
 
     def failed(self, body: Any) -> ProviderError:
         """The error that an event in a stream speaks of."""
-        return error_for(Refusal.read(200, body), **self._facts)
+        return provider_error(ServiceError.read(200, body), **self._facts)
 
     def cut(self) -> MalformedReply:
         """The stream ended before the reply did."""
@@ -115,12 +101,12 @@ class Connection:
             await _close_if_idle(held)
 
     @asynccontextmanager
-    async def _client(self) -> AsyncIterator[Sdk]:
+    async def _client(self) -> AsyncIterator[SDKClient]:
         loop = asyncio.get_running_loop()
         held = self._open.get(loop)
 
         if held is None:
-            held = self._open[loop] = _Open(sdk=self._make())
+            held = self._open[loop] = _LoopClient(sdk=self._make())
 
         held.users += 1
 
@@ -136,7 +122,7 @@ class Connection:
             held.users -= 1
             await _close_if_idle(held)
 
-    def _translated(self, sdk: Sdk, error: Exception) -> ProviderError:
+    def _translated(self, sdk: SDKClient, error: Exception) -> ProviderError:
         words = str(error).replace(sdk.key, "[key]") if sdk.key else str(error)
         module = sdk.module
 
@@ -147,13 +133,13 @@ class Connection:
                 "request_id": headers.get("x-request-id") or headers.get("request-id") or "",
                 "retry_after": retry_after(headers, self._clock()),
             }
-            refusal = Refusal.read(error.status_code, error.body, words)
+            refusal = ServiceError.read(error.status_code, error.body, words)
         elif isinstance(error, module.APITimeoutError):
             return Unavailable(f"{self._name} did not answer in time, or the connection was lost.", **self._facts)
         elif isinstance(error, (module.APIConnectionError, *sdk.lost)):
             return Unavailable(f"{self._name} can't be reached: {words or type(error).__name__}", **self._facts)
         elif isinstance(error, module.APIError):
-            facts, refusal = dict(self._facts), Refusal.read(200, error.body, words)
+            facts, refusal = dict(self._facts), ServiceError.read(200, error.body, words)
         elif isinstance(error, sdk.own):
             # What an SDK raises before it sends anything is about who is asking.
             return AuthenticationFailed(f"{sdk.no_key} ({words})", **self._facts)
@@ -161,7 +147,9 @@ class Connection:
             return self._malformed(f"what came back is not HTTP ({words})")
 
         message = refusal.message.replace(sdk.key, "[key]") if sdk.key else refusal.message
-        return error_for(Refusal(status=refusal.status, kind=refusal.kind, code=refusal.code, message=message), **facts)
+        return provider_error(
+            ServiceError(status=refusal.status, kind=refusal.kind, code=refusal.code, message=message), **facts
+        )
 
     @property
     def _name(self) -> str:
@@ -171,26 +159,6 @@ class Connection:
         return MalformedReply(f"{self._name} gave no usable answer: {what}.", **self._facts)
 
 
-@cache
-def http_options(timeout: float) -> dict[str, Any]:
-    """How both SDKs' HTTP clients are made: one TLS context for all of them, since to make one takes 20 ms."""
-    import httpx2
-
-    return {
-        "timeout": httpx2.Timeout(timeout, connect=10.0),
-        # 0 is no limit to aiohttp: who runs many runs at once wants them at once; the services say when it is too much.
-        "limits": httpx2.Limits(max_connections=0, max_keepalive_connections=0, keepalive_expiry=60.0),
-        "verify": _tls(),
-    }
-
-
-@cache
-def _tls() -> Any:
-    import httpx2
-
-    return httpx2.create_ssl_context()
-
-
-async def _close_if_idle(held: _Open) -> None:
+async def _close_if_idle(held: _LoopClient) -> None:
     if held.closing and not held.users:
         await held.sdk.client.close()

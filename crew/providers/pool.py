@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from crew.doors import ModelSettings, Provider
-from crew.errors import DefinitionError, nearest
+from crew.errors import DefinitionError, suggest
+from crew.interfaces import ModelSettings, Provider
 from crew.providers.anthropic import Anthropic
 from crew.providers.openai_chat import OpenAIChat
 from crew.providers.openai_responses import OpenAIResponses
 from crew.providers.retrying import Retrying, RetryPolicy
 from crew.providers.scripted import ScriptedProvider
 
-MAKERS: dict[str, Callable[[str], Provider]] = {
+PROVIDER_FACTORIES: dict[str, Callable[[str], Provider]] = {
     "anthropic": Anthropic,
     "openai": OpenAIChat,
     "openai-responses": OpenAIResponses,
@@ -20,7 +20,7 @@ MAKERS: dict[str, Callable[[str], Provider]] = {
 }
 
 
-class Pool:
+class ProviderPool:
     """Makes a provider for a name such as `openai:gpt-5-mini`; what goes over a network is asked again if it fails."""
 
     def __init__(self, retry: RetryPolicy | None = None) -> None:
@@ -33,14 +33,14 @@ class Pool:
         if isinstance(model, str):
             kind, found, name = model.partition(":")
 
-            if not found or kind not in MAKERS or not name:
+            if not found or kind not in PROVIDER_FACTORIES or not name:
                 raise DefinitionError(
                     f"Model {model!r}",
                     "a model is written as provider:name, such as 'openai:gpt-5-mini', or is a provider such as "
-                    f"ScriptedProvider('Hello'). {nearest(kind, MAKERS)}",
+                    f"ScriptedProvider('Hello'). {suggest(kind, PROVIDER_FACTORIES)}",
                 )
 
-            model = MAKERS[kind](name)
+            model = PROVIDER_FACTORIES[kind](name)
 
         if settings is not None and (check := getattr(model, "check", None)):
             check(settings)
@@ -53,7 +53,7 @@ class Pool:
         if model not in self._made:
             self.check(model)
             kind, _, name = model.partition(":")
-            self._made[model] = self._wrapped(MAKERS[kind](name))
+            self._made[model] = self._wrapped(PROVIDER_FACTORIES[kind](name))
 
         return self._made[model]
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from crew.doors import Delta, ModelReply, ModelRequest, ModelSettings, OnDelta, Provider, Retry
 from crew.errors import MalformedReply, ProviderError, Unavailable, describe
+from crew.interfaces import Delta, ModelReply, ModelRequest, ModelSettings, OnDelta, Provider, RetryAttempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Retrying:
         attempt = 1
 
         while True:
-            told = _Told(on_delta) if on_delta is not None else None
+            told = _DeltaTracker(on_delta) if on_delta is not None else None
 
             try:
                 return await self._once(request, told, end)
@@ -74,7 +74,7 @@ class Retrying:
                 wait = self._wait(error, attempt, end)
 
                 if request.on_retry is not None:
-                    request.on_retry(Retry(attempt=attempt, reason=describe(error), wait=wait))
+                    request.on_retry(RetryAttempt(attempt=attempt, reason=describe(error), wait=wait))
 
             if told is not None and told.anything:
                 told.on_delta(Delta(text="", kind="restart"))
@@ -82,7 +82,7 @@ class Retrying:
             await self.sleep(wait)
             attempt += 1
 
-    async def _once(self, request: ModelRequest, told: _Told | None, end: float) -> ModelReply:
+    async def _once(self, request: ModelRequest, told: _DeltaTracker | None, end: float) -> ModelReply:
         seconds = min(self.policy.timeout, max(0.001, end - self.clock()))
 
         try:
@@ -128,7 +128,7 @@ class Retrying:
             await close()
 
 
-class _Told:
+class _DeltaTracker:
     """Passes the pieces of a reply on, and remembers whether there were any."""
 
     __slots__ = ("anything", "on_delta")

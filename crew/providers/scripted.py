@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from crew.doors import Delta, ModelReply, ModelRequest, OnDelta
 from crew.errors import ScriptExhausted
-from crew.history import estimate, estimate_message
+from crew.history.tokens import estimate_message_tokens, estimate_tokens
+from crew.interfaces import Delta, ModelReply, ModelRequest, OnDelta
 from crew.messages import ToolCall, Usage
 
-Line = str | ToolCall | Sequence[ToolCall] | ModelReply | BaseException
-Scripted = Line | Callable[[ModelRequest], Line]
+ScriptLine = str | ToolCall | Sequence[ToolCall] | ModelReply | BaseException
+ScriptEntry = ScriptLine | Callable[[ModelRequest], ScriptLine]
 
 
 def call(name: str, /, **arguments: Any) -> ToolCall:
@@ -32,11 +32,11 @@ class ScriptedProvider:
 
     def __init__(
         self,
-        *lines: Scripted,
+        *lines: ScriptEntry,
         name: str = "scripted",
         model: str = "scripted",
         profile: str = "strictest",
-        summary: Scripted | None = None,
+        summary: ScriptEntry | None = None,
     ) -> None:
         self.lines, self.summary = lines, summary
         self.name, self.model, self.profile = name, model, profile
@@ -51,7 +51,7 @@ class ScriptedProvider:
 
         return reply
 
-    def _line(self, request: ModelRequest) -> Line:
+    def _line(self, request: ModelRequest) -> ScriptLine:
         turn = request.turn
 
         if request.purpose == "summary" and (line := self._summary(turn)) is not None:
@@ -71,12 +71,12 @@ class ScriptedProvider:
         line = self.lines[turn]
         return line(request) if callable(line) else line
 
-    def _summary(self, turn: int) -> Scripted | None:
+    def _summary(self, turn: int) -> ScriptEntry | None:
         """The script for a summary: the given one, else the function that answers this turn, else a plain sentence."""
         at = min(turn, len(self.lines) - 1)
         return self.summary or (None if at >= 0 and callable(self.lines[at]) else "What was said before this point.")
 
-    def _reply(self, line: Line, request: ModelRequest) -> ModelReply:
+    def _reply(self, line: ScriptLine, request: ModelRequest) -> ModelReply:
         match line:
             case BaseException():
                 raise line
@@ -92,13 +92,15 @@ class ScriptedProvider:
         calls = tuple(
             c if c.id else replace(c, id=f"call_{request.turn}_{number}") for number, c in enumerate(reply.calls)
         )
-        usage = reply.usage if reply.usage != Usage(requests=1) else billed(request, reply)
+        usage = reply.usage if reply.usage != Usage(requests=1) else estimated_usage(request, reply)
         return replace(reply, calls=calls, usage=usage, model=reply.model or self.model)
 
 
-def billed(request: ModelRequest, reply: ModelReply) -> Usage:
+def estimated_usage(request: ModelRequest, reply: ModelReply) -> Usage:
     """What a model of about this size would have billed, so that budgets can be tried offline."""
-    words = estimate(request.instructions) + sum(estimate(spec.description) + 20 for spec in request.tools)
-    read = words + sum(estimate_message(message) for message in request.messages)
-    written = estimate(reply.text) + sum(estimate(c.arguments) + 4 for c in reply.calls)
+    words = estimate_tokens(request.instructions) + sum(
+        estimate_tokens(spec.description) + 20 for spec in request.tools
+    )
+    read = words + sum(estimate_message_tokens(message) for message in request.messages)
+    written = estimate_tokens(reply.text) + sum(estimate_tokens(c.arguments) + 4 for c in reply.calls)
     return Usage(requests=1, input_tokens=read, output_tokens=written)

@@ -1,14 +1,13 @@
 """A run as data: its state, its events, its limits, its result, and the doors that speak of it."""
 
-from crew.runs.doors import Observer, RunStore, Stored
+from crew.runs.counters import RunCounters, ToolCounters
 from crew.runs.events import Event
-from crew.runs.limits import Limits
-from crew.runs.parameters import RequestParameters
+from crew.runs.interfaces import Observer, RunStore, StoredRun
+from crew.runs.parameters import Limits, RequestParameters
 from crew.runs.result import Metrics, RunResult
 from crew.runs.state import (
     AskModel,
     AwaitInput,
-    Backlog,
     Branch,
     CallTools,
     Compact,
@@ -16,19 +15,17 @@ from crew.runs.state import (
     Next,
     OpenCall,
     Pause,
+    PendingSummary,
     RunBranches,
     RunState,
     StopReason,
-    Tally,
-    ToolTally,
     is_blocked,
-    pauses,
+    pending_pauses,
 )
 
 __all__ = [
     "AskModel",
     "AwaitInput",
-    "Backlog",
     "Branch",
     "CallTools",
     "Compact",
@@ -40,15 +37,16 @@ __all__ = [
     "Observer",
     "OpenCall",
     "Pause",
+    "PendingSummary",
     "RequestParameters",
     "RunBranches",
+    "RunCounters",
     "RunResult",
     "RunState",
     "RunStore",
     "StopReason",
-    "Stored",
-    "Tally",
-    "ToolTally",
+    "StoredRun",
+    "ToolCounters",
     "is_blocked",
-    "pauses",
+    "pending_pauses",
 ]

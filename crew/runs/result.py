@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crew.messages import Message, Transcript, Usage
-from crew.runs.state import Branch, Pause, RunState, StopReason, ToolTally
+from crew.runs.counters import ToolCounters
+from crew.runs.state import Branch, Pause, RunState, StopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class Metrics:
     messages_pruned: int
     sizes: tuple[tuple[int, int], ...]
     by_agent: Mapping[str, Usage]
-    by_tool: Mapping[str, ToolTally]
+    by_tool: Mapping[str, ToolCounters]
     by_policy: Mapping[str, int]
     requests: int
     tokens_estimated: int

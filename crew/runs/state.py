@@ -7,11 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator
 
-from crew.doors import Entry
-from crew.history import Calibration, Gauge, History, View
+from crew.history.history import History
+from crew.history.token_budget import Calibration, TokenBudget
+from crew.history.view import View
+from crew.interfaces import HistoryEntry
 from crew.messages import Message, ToolCall, ToolResult, Transcript, Usage
-from crew.runs.limits import Limits
-from crew.runs.parameters import RequestParameters
+from crew.runs.counters import RunCounters, merge_counters
+from crew.runs.parameters import Limits, RequestParameters
 
 StopReason = Literal["completed", "paused", "limit", "cancelled", "failed"]
 """How a run stopped. `failed` is never returned: it stands in the result that a `RunError` carries."""
@@ -125,7 +127,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backlog:
+class PendingSummary:
     """What left the history and waits for a summary.
 
     `ids` wait, oldest first, and `says_something` is whether there is text in them; `since` counts the messages evicted
@@ -136,45 +138,10 @@ class Backlog:
     ids: tuple[str, ...] = ()
     since: int = 0
     says_something: bool = False
-    left: tuple[Entry, ...] = ()
+    left: tuple[HistoryEntry, ...] = ()
     asked: str = ""
     newest: int = -1
     verbatim: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolTally:
-    """How often a tool was called, and how often that went wrong."""
-
-    calls: int = 0
-    errors: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """What is counted along the way, branches included.
-
-    `by_policy` tells how often each policy or rule pruned the history or moved a view. `seen_tokens` is the estimate of
-    everything that was ever appended, `saved_tokens` how much of it the requests so far left out, `saved_cost` what
-    that spared in dollars, less what summaries cost; None as soon as one price is unknown. `estimated_tokens` and
-    `cached_tokens` sum up what was predicted for the requests, `prefix_breaks` counts those whose front had moved.
-    """
-
-    usage: Usage = field(default_factory=Usage)
-    rounds: int = 0
-    handoffs: int = 0
-    forks: int = 0
-    messages_pruned: int = 0
-    prunings: tuple[tuple[int, int], ...] = ()
-    by_agent: dict[str, Usage] = field(default_factory=dict)
-    by_tool: dict[str, ToolTally] = field(default_factory=dict)
-    by_policy: dict[str, int] = field(default_factory=dict)
-    seen_tokens: int = 0
-    saved_tokens: int = 0
-    saved_cost: float | None = 0.0
-    estimated_tokens: int = 0
-    cached_tokens: int = 0
-    prefix_breaks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,12 +179,12 @@ class RunState:
     transcript: Transcript = field(default_factory=Transcript)
     forked_at: int = 0
     views: dict[str, View] = field(default_factory=dict)
-    backlog: Backlog = field(default_factory=Backlog)
-    gauges: dict[str, tuple[Gauge, ...]] = field(default_factory=dict)
+    backlog: PendingSummary = field(default_factory=PendingSummary)
+    gauges: dict[str, tuple[TokenBudget, ...]] = field(default_factory=dict)
     calibrations: dict[str, Calibration] = field(default_factory=dict)
     known: int = 0
     warned: tuple[str, ...] = ()
-    tally: Tally = field(default_factory=Tally)
+    tally: RunCounters = field(default_factory=RunCounters)
     sequence: int = 0
     active_seconds: float = 0.0
     seen_at: float = 0.0
@@ -227,7 +194,7 @@ class RunState:
     trace: str = ""
 
 
-def pauses(state: RunState) -> tuple[Pause, ...]:
+def pending_pauses(state: RunState) -> tuple[Pause, ...]:
     """Everything that this run and what it started wait for, in order."""
     if isinstance(state.next, Finished):
         return ()  # what a branch started ended with it
@@ -240,17 +207,17 @@ def pauses(state: RunState) -> tuple[Pause, ...]:
             words = getattr(text, "text", "")
             found.append(Pause(id=id, reason="input", run_id=state.run_id, agent=state.agent, text=words))
         case CallTools(calls=calls):
-            found.extend(_of_call(state, open) for open in calls if open.status in ("held", "in_doubt"))
+            found.extend(_call_pause(state, open) for open in calls if open.status in ("held", "in_doubt"))
         case _:
             pass
 
     for child in state.children.values():
-        found.extend(pauses(child))
+        found.extend(pending_pauses(child))
 
     return tuple(found)
 
 
-def _of_call(state: RunState, open: OpenCall) -> Pause:
+def _call_pause(state: RunState, open: OpenCall) -> Pause:
     words = f"{open.call.name}({open.call.arguments})"
     id = f"{state.run_id}:{open.call.id}"
 
@@ -269,7 +236,7 @@ def is_blocked(state: RunState) -> bool:
             return True
         case CallTools(calls=calls):
             waiting = [open for open in calls if open.status != "done"]
-            return bool(waiting) and all(_waits(state, open) for open in waiting)
+            return bool(waiting) and all(_is_waiting(state, open) for open in waiting)
         case RunBranches(branches=keys, failed=""):
             live = [state.children[key] for key in keys if not isinstance(state.children[key].next, Finished)]
             return bool(live) and all(is_blocked(child) for child in live)
@@ -277,8 +244,28 @@ def is_blocked(state: RunState) -> bool:
             return False
 
 
-def _waits(state: RunState, open: OpenCall) -> bool:
+def _is_waiting(state: RunState, open: OpenCall) -> bool:
     if open.status == "child":
         return is_blocked(state.children[open.call.id])
 
     return open.status in ("held", "in_doubt")
+
+
+def total_usage(state: RunState) -> Usage:
+    """What this run and everything that it started have used."""
+    total = state.tally.usage
+
+    for child in state.children.values():
+        total = total + total_usage(child)
+
+    return total
+
+
+def total_counters(state: RunState) -> RunCounters:
+    """What this run and everything that it started have counted."""
+    tally = state.tally
+
+    for child in state.children.values():
+        tally = merge_counters(tally, total_counters(child))
+
+    return tally

@@ -13,8 +13,9 @@ from pydantic_core import from_json, to_json
 
 from crew.errors import InvalidInput, Violation
 from crew.messages import AssistantMessage, Message, SummaryMessage
-from crew.runs import Branch, RunResult
-from crew.validation.reading import joined, read_history
+from crew.runs.result import RunResult
+from crew.runs.state import Branch
+from crew.validation.message_import import import_messages, merge_tool_messages
 
 
 @cache
@@ -32,7 +33,7 @@ class Recording:
     @property
     def agents(self) -> tuple[str, ...]:
         """Everybody who replied, in order of appearance."""
-        inner = [name for branch in self.branches for name in _of(branch).agents]
+        inner = [name for branch in self.branches for name in _branch_recording(branch).agents]
         mine = [m.agent or "agent" for m in self.messages if isinstance(m, AssistantMessage)]
         return tuple(dict.fromkeys([*mine, *inner])) or ("agent",)
 
@@ -49,73 +50,73 @@ def read_recording(source: RunResult | Recording | Sequence[Any] | Mapping[str, 
         case Recording():
             return source
         case RunResult():
-            return _made(source.transcript, source.branches)
+            return _build(source.transcript, source.branches)
         case Path():
             return read_recording(source.read_bytes())
         case str() if source.lstrip()[:1] not in ("[", "{"):
             return read_recording(Path(source))
         case str() | bytes():
-            return _decoded(source)
+            return _from_json(source)
         case Mapping():
-            return _mapping(source)
+            return _from_mapping(source)
         case _:
-            return _made(_messages(source), ())
+            return _build(_messages(source), ())
 
 
-def _of(branch: Branch) -> Recording:
+def _branch_recording(branch: Branch) -> Recording:
     return Recording(messages=branch.transcript, branches=branch.branches)
 
 
-def _decoded(source: str | bytes) -> Recording:
+def _from_json(source: str | bytes) -> Recording:
     try:
         found = from_json(source)
     except ValueError as error:
-        raise _refused(f"The transcript is not JSON: {error}.") from error
+        raise _invalid(f"The transcript is not JSON: {error}.") from error
 
-    return _mapping(found) if isinstance(found, dict) else _made(_messages(found), ())
+    return _from_mapping(found) if isinstance(found, dict) else _build(_messages(found), ())
 
 
-def _mapping(found: Mapping[str, Any]) -> Recording:
+def _from_mapping(found: Mapping[str, Any]) -> Recording:
     inner = found.get("state", found)
     messages = inner.get("transcript", inner.get("messages"))
 
     if messages is None:
-        raise _refused("The transcript must be a list of messages, or hold one under 'transcript' or 'messages'.")
+        raise _invalid("The transcript must be a list of messages, or hold one under 'transcript' or 'messages'.")
 
     read = [*_messages(messages)]
 
     # Anthropic's format keeps the instructions beside the messages; they belong to the agent, not to the history.
     try:
-        return _made(read, _adapter(list[Branch]).validate_python(inner.get("branches", [])))
+        return _build(read, _adapter(list[Branch]).validate_python(inner.get("branches", [])))
     except ValidationError as error:
-        raise _refused(f"The branches of the transcript can't be read: {error}.") from error
+        raise _invalid(f"The branches of the transcript can't be read: {error}.") from error
 
 
 def _messages(found: Any) -> Sequence[Message]:
     if isinstance(found, str | bytes) or not isinstance(found, Sequence):
-        raise _refused(f"The transcript must be a list of messages, not {type(found).__name__}.")
+        raise _invalid(f"The transcript must be a list of messages, not {type(found).__name__}.")
 
     if any(isinstance(item, Mapping) and {"results", "calls", "origin", "covers"} & item.keys() for item in found):
         try:
             ours: list[Message] = _adapter(list[Message]).validate_python(list(found))
             return ours
         except ValidationError as error:
-            raise _refused(f"The transcript can't be read: {error}.") from error
+            raise _invalid(f"The transcript can't be read: {error}.") from error
 
-    read, violations = read_history(found)
+    read, violations = import_messages(found)
 
     if violations:
         raise InvalidInput(violations)
 
-    return [message for _, message in joined(read)]
+    return [message for _, message in merge_tool_messages(read)]
 
 
-def _made(messages: Sequence[Message], branches: Sequence[Branch]) -> Recording:
+def _build(messages: Sequence[Message], branches: Sequence[Branch]) -> Recording:
     """Summaries were another policy's doing and are left out; what has no id gets one."""
     plain = [message for message in messages if not isinstance(message, SummaryMessage)]
     named = (m if m.id else replace(m, id=f"recorded.{n}", time=m.time or float(n)) for n, m in enumerate(plain))
     return Recording(messages=tuple(named), branches=tuple(branches))
 
 
-def _refused(text: str) -> InvalidInput:
+def _invalid(text: str) -> InvalidInput:
     return InvalidInput([Violation(rule="transcript", text=text)])

@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from crew.doors import ModelReply, ModelRequest
-from crew.execution import Plan, Run
-from crew.execution.advance.asking import ask
-from crew.execution.advance.calls import answer, gathered, open_calls
-from crew.execution.advance.draft import Draft
-from crew.execution.advance.learning import learn
-from crew.execution.advance.summarised import on_summary
-from crew.execution.ask import request_for
-from crew.execution.compact import question_for
-from crew.execution.gauges import Meter
-from crew.history import PRIOR, count_message, estimate
+from crew.engine.compaction_step import build_summary_request
+from crew.engine.requests import build_request
+from crew.engine.run import ActiveRun
+from crew.engine.token_meter import TokenMeter
+from crew.history.tokens import ESTIMATOR, count_message_tokens, estimate_tokens
+from crew.interfaces import ModelReply, ModelRequest
 from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, ToolResult, Usage, UserMessage
-from crew.providers import ScriptedProvider
-from crew.providers.scripted import billed
-from crew.runs import Branch, CallTools, Compact, Limits, RequestParameters, RunState
-from crew.runs.events import Replied, RunStarted, Stamp, Summarised
+from crew.providers.scripted import ScriptedProvider, estimated_usage
+from crew.runs.events import BaseEvent, Replied, RunStarted, Summarised
+from crew.runs.parameters import Limits, RequestParameters
+from crew.runs.state import Branch, CallTools, Compact, RunState
 from crew.simulator.recording import Recording
-from crew.store import MemoryStore
+from crew.store.memory import MemoryStore
+from crew.transitions.before_request import ask_model_next
+from crew.transitions.compaction import on_summarised
+from crew.transitions.plan import Plan
+from crew.transitions.step import Step
+from crew.transitions.tool_calls import collect_results, open_calls, record_result
+from crew.transitions.usage import learn_from_bill
 
-MISSING = "[No result was recorded.]"
-ENDLESS = Limits(rounds=None, handoffs=None, tool_calls_per_turn=1_000)
+MISSING_RESULT = "[No result was recorded.]"
+NO_LIMITS = Limits(rounds=None, handoffs=None, tool_calls_per_turn=1_000)
 
-Sent = Callable[[ModelRequest, ModelReply, str], None]
+OnRequest = Callable[[ModelRequest, ModelReply, str], None]
 """Told of each request, the reply to it, and the goal that it is to serve."""
 
 
@@ -36,7 +37,7 @@ class Replay:
     """One conversation under one plan. `summarize` stands in for the model that would write summaries."""
 
     plan: Plan
-    sent: Sent
+    sent: OnRequest
     summarize: Callable[[Sequence[Message]], str]
     parameters: RequestParameters = field(default_factory=RequestParameters)
     _events: int = 0
@@ -49,9 +50,9 @@ class Replay:
             conversation_id="simulation",
             crew=self.plan.crew.name,
             agent=recording.agents[0],
-            limits=ENDLESS,
+            limits=NO_LIMITS,
             parameters=self.parameters,
-            gauges=Meter(plan=self.plan).gauges,
+            gauges=TokenMeter(plan=self.plan).gauges,
         )
         self._through(state, recording)
 
@@ -67,7 +68,7 @@ class Replay:
             if isinstance(message, AssistantMessage):
                 if incoming:
                     state = self._begin(
-                        state, [*incoming, UserMessage(MISSING, origin="marker", id="opening")], message
+                        state, [*incoming, UserMessage(MISSING_RESULT, origin="marker", id="opening")], message
                     )
                     incoming = []
 
@@ -82,11 +83,11 @@ class Replay:
     def _begin(self, state: RunState, messages: list[Message], then: AssistantMessage | None) -> RunState:
         """A user's input: a run of its own, on the history as it stands."""
         draft = self._draft(state, RunStarted(messages=(), tokens=()))
-        draft.set(agent=_agent(then) if then else state.agent)
-        draft.begin(tuple(messages), tuple(count_message(message, PRIOR, keep=True) for message in messages))
+        draft.set(agent=_agent_name(then) if then else state.agent)
+        draft.begin(tuple(messages), tuple(count_message_tokens(message, ESTIMATOR, keep=True) for message in messages))
 
         if then is not None:
-            ask(draft)
+            ask_model_next(draft)
 
         return draft.state
 
@@ -95,12 +96,16 @@ class Replay:
         message = recording.messages[index]
         assert isinstance(message, AssistantMessage)
         state = self._compacted(state)
-        request = request_for(self._run(state), state, ScriptedProvider(""))
+        request = build_request(self._run(state), state, ScriptedProvider(""))
         reply = ModelReply(text=message.text, calls=message.calls)
         self.sent(request, reply, state.history.goal)
-        event = Replied(message=message, usage=billed(request, reply), tokens=count_message(message, PRIOR, keep=True))
+        event = Replied(
+            message=message,
+            usage=estimated_usage(request, reply),
+            tokens=count_message_tokens(message, ESTIMATOR, keep=True),
+        )
         draft = self._draft(state, event)
-        tokens = learn(draft, event)
+        tokens = learn_from_bill(draft, event)
         after = recording.messages[index + 1 :]
 
         if message.calls:
@@ -111,10 +116,10 @@ class Replay:
         return draft.state, index + 1 + used
 
     def _said(
-        self, draft: Draft, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
+        self, draft: Step, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
     ) -> int:
         """Plain words: the end of a run, or the framework says what comes next."""
-        following = [*_framework(after)]
+        following = [*_framework_messages(after)]
 
         if not following:
             draft.conclude(message, tokens)
@@ -125,12 +130,12 @@ class Replay:
         return len(following)
 
     def _called(
-        self, draft: Draft, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
+        self, draft: Step, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
     ) -> int:
         """Calls: answered with what was recorded."""
         given = after[0].results if after and isinstance(after[0], ToolMessage) else ()
         used = 1 if given else 0
-        following = [*_framework(after[used:])]
+        following = [*_framework_messages(after[used:])]
         rest = after[used + len(following) :]
         results = {result.call_id: result for result in given}
         open_calls(draft, message, tokens)
@@ -140,22 +145,23 @@ class Replay:
         for open, call in zip(now.calls, message.calls, strict=False):
             for branch in _branches(recording, [call.id], self._used):
                 self._through(
-                    replace(self._child(draft.state, branch), history=type(draft.state.history)()), _of(branch)
+                    replace(self._child(draft.state, branch), history=type(draft.state.history)()),
+                    _branch_recording(branch),
                 )
 
-            result = results.get(call.id) or ToolResult(call_id=call.id, text=MISSING, outcome="error")
-            answer(draft, replace(result, call_id=open.call.id), estimate(result.text))
+            result = results.get(call.id) or ToolResult(call_id=call.id, text=MISSING_RESULT, outcome="error")
+            record_result(draft, replace(result, call_id=open.call.id), estimate_tokens(result.text))
 
         now = draft.state.next
         assert isinstance(now, CallTools)
-        answers, counted = gathered(now)
+        answers, counted = collect_results(now)
         recorded = after[0] if used else answers
         draft.append(replace(answers, id=recorded.id, time=recorded.time), counted)
         self._go_on(draft, following, recording, rest)
         return used + len(following)
 
     def _go_on(
-        self, draft: Draft, following: Sequence[UserMessage], recording: Recording, rest: Sequence[Message]
+        self, draft: Step, following: Sequence[UserMessage], recording: Recording, rest: Sequence[Message]
     ) -> None:
         for said in following:
             if said.origin == "join":
@@ -167,21 +173,21 @@ class Replay:
             draft.append(said)
 
         if (then := _next_reply(rest, -1)) is not None:
-            draft.set(agent=_agent(then))
-            ask(draft)
+            draft.set(agent=_agent_name(then))
+            ask_model_next(draft)
 
     # ------------------------------------------------------------------------------------------ branches
 
     def _branch(self, parent: RunState, branch: Branch) -> None:
         """A branch works on the history as it stood when it began."""
-        recording = _of(branch)
+        recording = _branch_recording(branch)
         first = recording.messages[0] if recording.messages else None
         state = self._child(parent, branch)
 
         if isinstance(first, UserMessage) and first.origin == "branch":
-            draft = self._draft(state, Stamp())
+            draft = self._draft(state, BaseEvent())
             draft.append(first)
-            ask(draft)
+            ask_model_next(draft)
             state, recording = draft.state, replace(recording, messages=recording.messages[1:])
 
         self._through(state, recording)
@@ -201,16 +207,16 @@ class Replay:
     def _compacted(self, state: RunState) -> RunState:
         """Summaries that come before this request, written by the stand-in."""
         while isinstance(state.next, Compact):
-            question = question_for(self._run(state), state, state.next)
+            question = build_summary_request(self._run(state), state, state.next)
             text = self.summarize(question.span)
             reply, usage = ModelReply(text=text), Usage()
 
             if question.request is not None:
-                usage = billed(question.request, reply)
+                usage = estimated_usage(question.request, reply)
                 self.sent(question.request, reply, "")
 
             draft = self._draft(state, Summarised(covers=question.covers, text=text, usage=usage))
-            on_summary(draft, draft.event)  # type: ignore[arg-type]
+            on_summarised(draft, draft.event)  # type: ignore[arg-type]
             state = draft.state
 
             if isinstance(state.next, Compact) and state.next.failed:
@@ -220,13 +226,13 @@ class Replay:
 
     # ------------------------------------------------------------------------------------------ the stage
 
-    def _draft(self, state: RunState, event: Stamp) -> Draft:
+    def _draft(self, state: RunState, event: BaseEvent) -> Step:
         self._events += 1
-        return Draft(self.plan, state, replace(event, run_id=state.run_id, sequence=self._events))  # type: ignore[arg-type]
+        return Step(self.plan, state, replace(event, run_id=state.run_id, sequence=self._events))  # type: ignore[arg-type]
 
-    def _run(self, state: RunState) -> Run:
+    def _run(self, state: RunState) -> ActiveRun:
         provider = ScriptedProvider("")
-        return Run(
+        return ActiveRun(
             plan=self.plan,
             state=state,
             store=MemoryStore(),
@@ -237,15 +243,15 @@ class Replay:
         )
 
 
-def _of(branch: Branch) -> Recording:
+def _branch_recording(branch: Branch) -> Recording:
     return Recording(messages=branch.transcript, branches=branch.branches)
 
 
-def _agent(message: AssistantMessage) -> str:
+def _agent_name(message: AssistantMessage) -> str:
     return message.agent or "agent"
 
 
-def _framework(messages: Sequence[Message]) -> Iterator[UserMessage]:
+def _framework_messages(messages: Sequence[Message]) -> Iterator[UserMessage]:
     """What the framework, or a person who answers a pause, said in the middle of a run."""
     for message in messages:
         if not isinstance(message, UserMessage) or message.origin in ("user", "marker"):

@@ -4,4 +4,11 @@ from crew.store.codec import decode_events, decode_state, encode_events, encode_
 from crew.store.memory import MemoryStore
 from crew.store.sqlite import SQLiteStore
 
-__all__ = ["MemoryStore", "SQLiteStore", "decode_events", "decode_state", "encode_events", "encode_state"]
+__all__ = [
+    "MemoryStore",
+    "SQLiteStore",
+    "decode_events",
+    "decode_state",
+    "encode_events",
+    "encode_state",
+]

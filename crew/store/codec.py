@@ -12,7 +12,8 @@ from pydantic_core import from_json
 
 from crew.errors import StoreError
 from crew.messages import Message, Transcript
-from crew.runs import Event, RunState
+from crew.runs.events import Event
+from crew.runs.state import RunState
 
 VERSION = 1
 
@@ -24,25 +25,25 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def encode_state(state: RunState, since: int = 0) -> bytes:
     """A state, its whole tree included, as JSON; of the transcript only what came `since`, if it is kept elsewhere."""
-    return b'{"version":%d,"state":%s}' % (VERSION, _adapter(RunState).dump_json(_lean(state, since)))
+    return b'{"version":%d,"state":%s}' % (VERSION, _adapter(RunState).dump_json(_without_inherited(state, since)))
 
 
 def decode_state(data: bytes, before: Sequence[Message] = ()) -> RunState:
     """The state that was encoded, after the messages that were kept elsewhere."""
     state: RunState = _decode(RunState, "state", data)
-    return _whole(state, before)
+    return _with_inherited(state, before)
 
 
-def _lean(state: RunState, since: int) -> RunState:
+def _without_inherited(state: RunState, since: int) -> RunState:
     """Each message once: a branch goes on from its parent's transcript, so that only its own part is encoded."""
-    children = {key: _lean(child, child.forked_at) for key, child in state.children.items()}
+    children = {key: _without_inherited(child, child.forked_at) for key, child in state.children.items()}
     transcript = Transcript(state.transcript[since:]) if since else state.transcript
     return replace(state, transcript=transcript, children=children)
 
 
-def _whole(state: RunState, before: Sequence[Message]) -> RunState:
+def _with_inherited(state: RunState, before: Sequence[Message]) -> RunState:
     transcript = Transcript([*before, *state.transcript]) if before else state.transcript
-    children = {key: _whole(child, transcript[: child.forked_at]) for key, child in state.children.items()}
+    children = {key: _with_inherited(child, transcript[: child.forked_at]) for key, child in state.children.items()}
     return replace(state, transcript=transcript, children=children)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from crew.errors import RunConflict, RunExists, UnknownRun
-from crew.runs import Event, Finished, RunState, Stored
-from crew.runs.doors import at_once
+from crew.runs.events import Event
+from crew.runs.interfaces import StoredRun, at_once
+from crew.runs.state import Finished, RunState
 
-REMEMBERED = 100_000
+REMEMBERED_IDS = 100_000
 
 
 class MemoryStore:
@@ -18,7 +19,7 @@ class MemoryStore:
     """
 
     def __init__(self) -> None:
-        self._runs: dict[str, Stored] = {}
+        self._runs: dict[str, StoredRun] = {}
         self._finished: dict[str, None] = {}
 
     @at_once
@@ -36,12 +37,12 @@ class MemoryStore:
             self._runs.pop(run_id, None)
             self._finished[run_id] = None
 
-            if len(self._finished) > REMEMBERED:
+            if len(self._finished) > REMEMBERED_IDS:
                 del self._finished[next(iter(self._finished))]
         else:
-            self._runs[run_id] = Stored(version=version + 1, state=state)
+            self._runs[run_id] = StoredRun(version=version + 1, state=state)
 
-    async def load(self, run_id: str) -> Stored:
+    async def load(self, run_id: str) -> StoredRun:
         """The newest state."""
         if run_id not in self._runs:
             raise UnknownRun(run_id)

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from crew.errors import RunConflict, RunExists, StoreError, UnknownRun
-from crew.runs import Event, Finished, RunState, Stored
+from crew.runs.events import Event
+from crew.runs.interfaces import StoredRun
+from crew.runs.state import Finished, RunState
 from crew.store.codec import decode_messages, decode_state, encode_events, encode_messages, encode_state
 
 _SCHEMA = """
@@ -46,7 +48,7 @@ class SQLiteStore:
         """Write the step in one transaction."""
         await asyncio.to_thread(self._commit, run_id, version, events, state)
 
-    async def load(self, run_id: str) -> Stored:
+    async def load(self, run_id: str) -> StoredRun:
         """The newest state, with its whole transcript."""
         return await asyncio.to_thread(self._load, run_id)
 
@@ -87,7 +89,7 @@ class SQLiteStore:
             (run_id, version + 1, isinstance(state.next, Finished), size, encode_state(state, since=size)),
         )
 
-    def _load(self, run_id: str) -> Stored:
+    def _load(self, run_id: str) -> StoredRun:
         with self._lock:
             row = self._file.execute(
                 "SELECT version, state FROM runs WHERE run_id = ? AND NOT finished", (run_id,)
@@ -98,4 +100,4 @@ class SQLiteStore:
         if row is None:
             raise UnknownRun(run_id)
 
-        return Stored(version=row[0], state=decode_state(row[1], decode_messages(messages)))
+        return StoredRun(version=row[0], state=decode_state(row[1], decode_messages(messages)))

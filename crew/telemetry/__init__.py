@@ -1,19 +1,19 @@
 """Who is watching: OpenTelemetry spans and metrics, structured logs, secrets kept out of them; nothing until asked."""
 
-from crew.telemetry.figures import Figure
-from crew.telemetry.secrets import register_secret
-from crew.telemetry.setup import configure, current, reset, telemetry_from
-from crew.telemetry.telemetry import Lookout, Telemetry
-from crew.telemetry.tree import Tree
+from crew.secrets.registry import register_secret
+from crew.telemetry.executor_telemetry import ExecutorTelemetry, Telemetry
+from crew.telemetry.metrics import MetricValue
+from crew.telemetry.setup import configure, current_telemetry, reset, telemetry_from_settings
+from crew.telemetry.text_tree import Tree
 
 __all__ = [
-    "Figure",
-    "Lookout",
+    "ExecutorTelemetry",
+    "MetricValue",
     "Telemetry",
     "Tree",
     "configure",
-    "current",
+    "current_telemetry",
     "register_secret",
     "reset",
-    "telemetry_from",
+    "telemetry_from_settings",
 ]

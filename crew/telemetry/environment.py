@@ -6,54 +6,55 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
+from crew.settings import URL_HINT, is_http_url
 from crew.telemetry.names import CAPTURE_VARIABLE
-from crew.validation.addresses import WANTED, is_address
 
 EXPORTERS = ("otlp", "console", "none")
 PROTOCOL = "http/protobuf"
-KEYS = ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 Signal = Literal["traces", "metrics"]
 
 
-def captures_content(environment: Mapping[str, str] = os.environ) -> bool:
+def content_capture_enabled(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether what was said is exported too."""
     given = environment.get(CAPTURE_VARIABLE, "").strip().lower()
     return given not in ("", "0", "false", "no", "no_content", "off")
 
 
-def exporters(signal: Signal, environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
+def requested_exporters(signal: Signal, environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
     """Which exporters the standard variables ask for; None where they say nothing."""
     if _is_disabled(environment):
         return ()
 
-    if given := _named(signal, environment):
+    if given := _named_exporters(signal, environment):
         return tuple(name for name in sorted(EXPORTERS) if name in given and name != "none")
 
-    return ("otlp",) if endpoint(signal, environment) else None
+    return ("otlp",) if otlp_endpoint(signal, environment) else None
 
 
-def endpoint(signal: Signal, environment: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
+def otlp_endpoint(signal: Signal, environment: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
     """The variable that says where a signal goes by OTLP, and what it says."""
-    return _first(signal, "ENDPOINT", environment)
+    return _first_variable(signal, "ENDPOINT", environment)
 
 
-def problems(signal: Signal, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+def endpoint_problems(signal: Signal, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
     """Why nothing can be sent where the standard variables say."""
-    found = endpoint(signal, environment)
+    found = otlp_endpoint(signal, environment)
 
-    if found and not is_address(found[1]):
-        yield f"{found[0]} {WANTED}, not {found[1]!r}"
+    if found and not is_http_url(found[1]):
+        yield f"{found[0]} {URL_HINT}, not {found[1]!r}"
 
 
-def remarks(signal: Signal, used: Collection[str], environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+def unsupported_requests(
+    signal: Signal, used: Collection[str], environment: Mapping[str, str] = os.environ
+) -> Iterator[str]:
     """What the standard variables ask for and does not happen, with these exporters in use."""
-    for name in () if _is_disabled(environment) else _named(signal, environment):
+    for name in () if _is_disabled(environment) else _named_exporters(signal, environment):
         if name not in EXPORTERS:
             known = ", ".join(EXPORTERS)
             yield f"{_variable(signal)} names the exporter {name!r}, which is not known here. Known are: {known}."
 
-    found = _first(signal, "PROTOCOL", environment)
+    found = _first_variable(signal, "PROTOCOL", environment)
 
     if found and found[1].lower() != PROTOCOL and "otlp" in used:
         yield (
@@ -62,14 +63,9 @@ def remarks(signal: Signal, used: Collection[str], environment: Mapping[str, str
         )
 
 
-def sizes_queue(environment: Mapping[str, str] = os.environ) -> bool:
+def queue_size_is_set(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether the standard variables size the queue of spans."""
     return bool(environment.get("OTEL_BSP_MAX_QUEUE_SIZE"))
-
-
-def keys(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The providers' keys, by their variables."""
-    return {name: environment[name] for name in KEYS if name in environment}
 
 
 def _is_disabled(environment: Mapping[str, str]) -> bool:
@@ -80,12 +76,12 @@ def _variable(signal: Signal) -> str:
     return f"OTEL_{signal.upper()}_EXPORTER"
 
 
-def _named(signal: Signal, environment: Mapping[str, str]) -> tuple[str, ...]:
+def _named_exporters(signal: Signal, environment: Mapping[str, str]) -> tuple[str, ...]:
     given = environment.get(_variable(signal), "").lower().split(",")
     return tuple(dict.fromkeys(name.strip() for name in given if name.strip()))
 
 
-def _first(signal: Signal, what: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
+def _first_variable(signal: Signal, what: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
     """The signal's own variable goes before the one for all signals."""
     for name in (f"OTEL_EXPORTER_OTLP_{signal.upper()}_{what}", f"OTEL_EXPORTER_OTLP_{what}"):
         if given := environment.get(name, "").strip():

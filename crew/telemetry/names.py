@@ -61,7 +61,7 @@ TOOL_RESULT = "gen_ai.tool.call.result"
 
 RUN_ID = "crew.run.id"
 STOP_REASON = "crew.stop_reason"
-LINK = "crew.link"
+LINK_TYPE = "crew.link"
 COST = "crew.cost.usd"
 MESSAGES = "crew.request.messages"
 ESTIMATED_TOKENS = "crew.request.estimated_tokens"
@@ -73,28 +73,28 @@ USAGE_CACHE_READ = "crew.usage.cache_read_tokens"
 USAGE_CACHE_WRITE = "crew.usage.cache_write_tokens"
 USAGE_COST = "crew.usage.cost_usd"
 PRUNINGS = "crew.history.prunings"
-PRUNED = "crew.history.messages_pruned"
+MESSAGES_PRUNED_TOTAL = "crew.history.messages_pruned"
 GROUP = "crew.parallel.group"
-POLICY = "crew.parallel.policy"
+GROUP_POLICY = "crew.parallel.policy"
 BRANCHES = "crew.parallel.branches"
 SUCCEEDED = "crew.parallel.succeeded"
 BRANCH_OUTCOME = "crew.branch.outcome"
-BEFORE = "crew.history.before"
-AFTER = "crew.history.after"
+MESSAGES_BEFORE = "crew.history.before"
+MESSAGES_AFTER = "crew.history.after"
 EVICTED = "crew.history.evicted"
-LIMIT = "crew.history.limit"
+HISTORY_LIMIT = "crew.history.limit"
 HISTORY_POLICY = "crew.history.policy"
-REASON = "crew.history.reason"
+PRUNING_REASON = "crew.history.reason"
 TOKENS_BEFORE = "crew.history.tokens_before"
 TOKENS_AFTER = "crew.history.tokens_after"
 PREFIX_MOVED = "crew.history.prefix_moved"
-WHERE = "crew.history.where"
+PRUNED_WHERE = "crew.history.where"
 MASKED = "crew.history.masked"
-SAME = "crew.request.same_messages"
+SAME_MESSAGES = "crew.request.same_messages"
 MOVED_BY = "crew.request.moved_by"
 STAGE = "crew.history.stage"
-CAUSE = "crew.compact.cause"
-COVERS = "crew.compact.covers"
+COMPACTION_CAUSE = "crew.compact.cause"
+SUMMARY_COVERS = "crew.compact.covers"
 LIMIT_NAME = "crew.limit"
 
 ATTRIBUTES: dict[str, str] = {
@@ -126,7 +126,7 @@ ATTRIBUTES: dict[str, str] = {
     TOOL_RESULT: "By opt-in: what the model was told of the call.",
     RUN_ID: "The run; a branch is `run/branch`.",
     STOP_REASON: "`completed`, `paused`, `limit`, `cancelled`, `failed`, or `interrupted` (the caller went away).",
-    LINK: "On a link: `handoff`, `route` or `resumed`.",
+    LINK_TYPE: "On a link: `handoff`, `route` or `resumed`.",
     COST: "Dollars, on `chat` alone; left out where a price is unknown or nothing.",
     MESSAGES: "Messages in the request.",
     ESTIMATED_TOKENS: "What the request was estimated at before it was sent.",
@@ -138,28 +138,28 @@ ATTRIBUTES: dict[str, str] = {
     USAGE_CACHE_WRITE: "The run's total of tokens written to a cache.",
     USAGE_COST: "The run's total in dollars; left out where a price is unknown or nothing.",
     PRUNINGS: "How often the history was pruned in this run, the parts before a pause included.",
-    PRUNED: "How many messages left the history in this run, the parts before a pause included.",
+    MESSAGES_PRUNED_TOTAL: "How many messages left the history in this run, the parts before a pause included.",
     GROUP: "The group's name.",
-    POLICY: "The group's `on_error`.",
+    GROUP_POLICY: "The group's `on_error`.",
     BRANCHES: "How many branches the group has.",
     SUCCEEDED: "How many of them completed.",
     BRANCH_OUTCOME: "What the branch came to: `completed`, `failed`, `limit`, or `cancelled` (it was cut off).",
-    BEFORE: "Messages in the history before the pruning.",
-    AFTER: "Messages in the history after it.",
+    MESSAGES_BEFORE: "Messages in the history before the pruning.",
+    MESSAGES_AFTER: "Messages in the history after it.",
     EVICTED: "Messages that left.",
-    LIMIT: "The bound.",
+    HISTORY_LIMIT: "The bound.",
     HISTORY_POLICY: "The policy that decided.",
-    REASON: "Why it pruned.",
+    PRUNING_REASON: "Why it pruned.",
     TOKENS_BEFORE: "Estimated tokens before.",
     TOKENS_AFTER: "Estimated tokens after.",
     PREFIX_MOVED: "Whether the front of the next request changed, so that the provider's cache misses once.",
-    WHERE: "`history`, or `view`: what one agent is shown of it.",
+    PRUNED_WHERE: "`history`, or `view`: what one agent is shown of it.",
     MASKED: "Tool results whose text is left out from now on.",
-    SAME: "Messages at the front that are those of this agent's request before.",
+    SAME_MESSAGES: "Messages at the front that are those of this agent's request before.",
     MOVED_BY: "The rule that moved the front since then; left out where it held still.",
     STAGE: "On a metric: `before` or `after` the pruning.",
-    CAUSE: "The policy or the strategy that asked for a summary.",
-    COVERS: "How many messages the summary stands for.",
+    COMPACTION_CAUSE: "The policy or the strategy that asked for a summary.",
+    SUMMARY_COVERS: "How many messages the summary stands for.",
     LIMIT_NAME: "On a metric: which limit; `messages` is the bound of the history.",
 }
 
@@ -201,15 +201,15 @@ _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 
 CLIENT_DURATION = "gen_ai.client.operation.duration"
 TOKEN_USAGE = "gen_ai.client.token.usage"
-FIRST_CHUNK = "gen_ai.client.operation.time_to_first_chunk"
+TIME_TO_FIRST_CHUNK = "gen_ai.client.operation.time_to_first_chunk"
 TOOL_DURATION = "gen_ai.execute_tool.duration"
 AGENT_DURATION = "gen_ai.invoke_agent.duration"
 WORKFLOW_DURATION = "gen_ai.invoke_workflow.duration"
 MESSAGES_PRUNED = "crew.history.messages_pruned"
 HISTORY_SIZE = "crew.history.size"
-UTILISATION = "crew.limit.utilisation"
+LIMIT_UTILISATION = "crew.limit.utilisation"
 HISTORY_UTILISATION = "crew.history.utilisation"
-READ_RATIO = "crew.cache.read_ratio"
+CACHE_READ_RATIO = "crew.cache.read_ratio"
 COST_USD = "crew.cost.usd"
 TOOL_ERRORS = "crew.tool.errors"
 RETRIES = "crew.retries"
@@ -218,7 +218,9 @@ RUNS_ACTIVE = "crew.runs.active"
 METRICS: dict[str, Metric] = {
     CLIENT_DURATION: Metric(kind="histogram", unit="s", meaning="One model call.", buckets=_SECONDS),
     TOKEN_USAGE: Metric(kind="histogram", unit="{token}", meaning="Tokens of one model call.", buckets=_TOKENS),
-    FIRST_CHUNK: Metric(kind="histogram", unit="s", meaning="Until the first piece of a stream.", buckets=_SECONDS),
+    TIME_TO_FIRST_CHUNK: Metric(
+        kind="histogram", unit="s", meaning="Until the first piece of a stream.", buckets=_SECONDS
+    ),
     TOOL_DURATION: Metric(kind="histogram", unit="s", meaning="One call of a tool.", buckets=_SECONDS),
     AGENT_DURATION: Metric(kind="histogram", unit="s", meaning="An agent's time with the work.", buckets=_SECONDS),
     WORKFLOW_DURATION: Metric(kind="histogram", unit="s", meaning="One run.", buckets=_SECONDS),
@@ -235,10 +237,10 @@ METRICS: dict[str, Metric] = {
         meaning="Messages in a run's largest request, as a part of the bound.",
         buckets=_RATIOS,
     ),
-    UTILISATION: Metric(
+    LIMIT_UTILISATION: Metric(
         kind="histogram", unit="1", meaning="How much of a limit a run had used when it ended.", buckets=_RATIOS
     ),
-    READ_RATIO: Metric(
+    CACHE_READ_RATIO: Metric(
         kind="histogram",
         unit="1",
         meaning="Of all tokens that a run read, the part that came from a cache.",

@@ -2,8 +2,16 @@
 
 from crew.tools.context import Context
 from crew.tools.recall import recall
-from crew.tools.schema import ArgumentsRefused
-from crew.tools.text import cut, to_text
-from crew.tools.tool import Approval, Tool, tool
+from crew.tools.schema import InvalidArguments
+from crew.tools.tool import Approval, Tool, to_text, tool, truncate_middle
 
-__all__ = ["Approval", "ArgumentsRefused", "Context", "Tool", "cut", "recall", "to_text", "tool"]
+__all__ = [
+    "Approval",
+    "Context",
+    "InvalidArguments",
+    "Tool",
+    "recall",
+    "to_text",
+    "tool",
+    "truncate_middle",
+]

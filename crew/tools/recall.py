@@ -8,17 +8,16 @@ from typing import Any
 
 from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, ToolMessage
 from crew.tools.context import Context
-from crew.tools.text import cut
-from crew.tools.tool import tool
+from crew.tools.tool import tool, truncate_middle
 
-MOST_FOUND = 10
-MOST_CHARS = 8_000
-LEAST_SHARE = 400
+MAX_RESULTS = 10
+MAX_CHARS = 8_000
+MIN_CHARS_PER_RESULT = 400
 
 _WORD = re.compile(r"[^\s,;:()\[\]{}\"']+")
 
 
-@tool(effect="read", max_output_chars=MOST_CHARS)
+@tool(effect="read", max_output_chars=MAX_CHARS)
 async def recall(context: Context[Any], ids: list[str] | None = None, words: str = "") -> str:
     """Read earlier messages of this conversation that are no longer shown, or were summarised or omitted.
 
@@ -29,46 +28,46 @@ async def recall(context: Context[Any], ids: list[str] | None = None, words: str
     told = [message for message in context.transcript if not isinstance(message, SystemMessage)]
 
     if ids:
-        found = [*_by_id(told, ids)]
+        found = [*_find_by_id(told, ids)]
     elif words.strip():
-        found = _by_words(told, words)
+        found = _find_by_words(told, words)
     else:
         return "Give ids, or words to look for."
 
     if not found:
         return "Nothing in this conversation matches. Try other words."
 
-    shown = found[:MOST_FOUND]
-    share = max(LEAST_SHARE, MOST_CHARS // len(shown) - 80)
-    parts = [f"[{id}]\n{cut(text, share)}" for id, text in shown]
-    more = f"\n\n[{len(found) - MOST_FOUND} more match; use more words.]" if len(found) > MOST_FOUND else ""
+    shown = found[:MAX_RESULTS]
+    share = max(MIN_CHARS_PER_RESULT, MAX_CHARS // len(shown) - 80)
+    parts = [f"[{id}]\n{truncate_middle(text, share)}" for id, text in shown]
+    more = f"\n\n[{len(found) - MAX_RESULTS} more match; use more words.]" if len(found) > MAX_RESULTS else ""
     return "\n\n".join(parts) + more
 
 
-def _by_id(told: Sequence[Message], ids: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _find_by_id(told: Sequence[Message], ids: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Messages by their ids, results by those of their calls, and under a summary's id what it stands for."""
     wanted = set(ids)
     covered = {id for m in told if isinstance(m, SummaryMessage) and m.id in wanted for id in m.covers}
 
     for message in told:
         if message.id in wanted or message.id in covered:
-            yield message.id, _text(message)
+            yield message.id, _message_text(message)
         elif isinstance(message, ToolMessage):
             for result in message.results:
                 if result.call_id in wanted:
                     yield result.call_id, f"{result.name}: {result.text}"
 
 
-def _by_words(told: Sequence[Message], words: str) -> list[tuple[str, str]]:
+def _find_by_words(told: Sequence[Message], words: str) -> list[tuple[str, str]]:
     """What holds most of the words; the newest first among equals. Summaries and recalled copies don't count."""
     wanted = {word.casefold() for word in _WORD.findall(words)}
     ranked: list[tuple[int, int, Message]] = []
 
     for index, message in enumerate(told):
-        if isinstance(message, SummaryMessage) or _recalled(message):
+        if isinstance(message, SummaryMessage) or _is_recall(message):
             continue
 
-        text = _text(message).casefold()
+        text = _message_text(message).casefold()
         score = sum(word in text for word in wanted)
 
         if score:
@@ -77,10 +76,10 @@ def _by_words(told: Sequence[Message], words: str) -> list[tuple[str, str]]:
     ranked.sort(key=lambda entry: entry[:2])
     best = ranked[0][0] if ranked else 0
     # A message with half as many of the words as the best one is hardly what was meant.
-    return [(message.id, _text(message)) for score, _, message in ranked if score * 2 <= best]
+    return [(message.id, _message_text(message)) for score, _, message in ranked if score * 2 <= best]
 
 
-def _recalled(message: Message) -> bool:
+def _is_recall(message: Message) -> bool:
     match message:
         case ToolMessage(results=results):
             return all(result.name == "recall" for result in results)
@@ -90,7 +89,7 @@ def _recalled(message: Message) -> bool:
             return False
 
 
-def _text(message: Message) -> str:
+def _message_text(message: Message) -> str:
     match message:
         case ToolMessage(results=results):
             return "\n".join(f"{result.name}: {result.text}" for result in results)

@@ -11,12 +11,12 @@ import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 
-from crew.doors import ToolSpec
 from crew.errors import DefinitionError
+from crew.interfaces import ToolSpec
 from crew.tools.context import Context
 
 
-class ArgumentsRefused(ValueError):
+class InvalidArguments(ValueError):
     """The model's arguments do not fit; the text is for the model."""
 
 
@@ -34,7 +34,7 @@ class Signature:
         try:
             parsed = self.model.model_validate_json(arguments.strip() or "{}")
         except ValidationError as error:
-            raise ArgumentsRefused(_in_words(error)) from error
+            raise InvalidArguments(_explain(error)) from error
 
         # What the model left out is left out of the call too: the function's own default applies.
         return {
@@ -42,7 +42,7 @@ class Signature:
         }
 
 
-def signature_of(function: Callable[..., Any], name: str, description: str | None) -> Signature:
+def read_signature(function: Callable[..., Any], name: str, description: str | None) -> Signature:
     """Read a function once."""
     try:
         parameters = inspect.signature(function, eval_str=True).parameters
@@ -64,7 +64,7 @@ def signature_of(function: Callable[..., Any], name: str, description: str | Non
         fields[f"a{len(names)}"] = _field(parameter, told.get(parameter.name), name)
         names.append(parameter.name)
 
-    model, schema = _model(name, fields)
+    model, schema = _arguments_model(name, fields)
     words = (
         description
         if description is not None
@@ -85,37 +85,37 @@ def _field(parameter: inspect.Parameter, description: str | None, tool: str) -> 
     return annotation, Field(default, alias=parameter.name, description=description)
 
 
-def _model(name: str, fields: dict[str, Any]) -> tuple[type[BaseModel], dict[str, Any]]:
+def _arguments_model(name: str, fields: dict[str, Any]) -> tuple[type[BaseModel], dict[str, Any]]:
     try:
         model: type[BaseModel] = create_model(
             name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
         )
-        return model, _untitled(model.model_json_schema())
+        return model, _without_titles(model.model_json_schema())
     except (PydanticUserError, PydanticSchemaGenerationError, PydanticInvalidForJsonSchema) as error:
         first = str(error).splitlines()[0]
         raise DefinitionError(f"Tool {name!r}", f"a parameter has a type without a JSON schema: {first}") from error
 
 
-def _untitled(schema: Any) -> Any:
+def _without_titles(schema: Any) -> Any:
     """The schema without the titles that pydantic makes up: they cost tokens and say nothing."""
     if isinstance(schema, dict):
         return {
-            key: {name: _untitled(sub) for name, sub in value.items()}
+            key: {name: _without_titles(sub) for name, sub in value.items()}
             if key in ("properties", "$defs")
-            else _untitled(value)
+            else _without_titles(value)
             for key, value in schema.items()
             if not (key == "title" and isinstance(value, str))
         }
 
-    return [_untitled(item) for item in schema] if isinstance(schema, list) else schema
+    return [_without_titles(item) for item in schema] if isinstance(schema, list) else schema
 
 
-def _in_words(error: ValidationError) -> str:
+def _explain(error: ValidationError) -> str:
     problems = []
 
     for found in error.errors(include_url=False, include_context=False):
         where = ".".join(str(part) for part in found["loc"])
-        got = "" if found["type"] in ("missing", "json_invalid") else f" (got {_short(found['input'])})"
+        got = "" if found["type"] in ("missing", "json_invalid") else f" (got {_abbreviate(found['input'])})"
         problems.append(f"{where}: {found['msg']}{got}" if where else f"{found['msg']}{got}")
 
     return (
@@ -125,6 +125,6 @@ def _in_words(error: ValidationError) -> str:
     )
 
 
-def _short(value: object) -> str:
+def _abbreviate(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
-from crew.doors import ToolSpec
+from pydantic_core import to_json
+
 from crew.errors import DefinitionError
-from crew.tools.schema import Signature, signature_of
+from crew.interfaces import ToolSpec
+from crew.messages import replace_surrogates
+from crew.tools.schema import Signature, read_signature
 
 Approval = Literal["never", "always"] | Callable[..., bool]
 
-NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,7 +94,7 @@ def tool(
 
     def make(function: Callable[..., Any]) -> Tool:
         called = name if name is not None else str(getattr(function, "__name__", ""))
-        signature = signature_of(function, called, description)
+        signature = read_signature(function, called, description)
         made = Tool(
             function=function,
             signature=signature,
@@ -102,16 +105,16 @@ def tool(
             touches=touches,
             max_output_chars=max_output_chars,
         )
-        _check(made)
+        _check_tool(made)
         return made
 
     return make if function is None else make(function)
 
 
-def _check(tool: Tool) -> None:
+def _check_tool(tool: Tool) -> None:
     problems = []
 
-    if not NAME.fullmatch(tool.name):
+    if not TOOL_NAME.fullmatch(tool.name):
         problems.append(f"the name {tool.name!r} must be 1–64 of A–Z a–z 0–9 _ -; give one with name=")
 
     if not isinstance(tool.timeout, int | float) or isinstance(tool.timeout, bool) or not tool.timeout > 0:
@@ -140,3 +143,30 @@ def _check(tool: Tool) -> None:
 
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def to_text(value: Any) -> str:
+    """A string as it is, nothing as `null`, anything else as JSON; raises where there is no JSON for it."""
+    if isinstance(value, str):
+        return replace_surrogates(value)
+
+    if isinstance(value, Iterator):
+        # It may never end, and reading it could take any time: that is the tool's own work.
+        raise TypeError(f"a {type(value).__name__} is no result; return a list")
+
+    return to_json(value, inf_nan_mode="strings").decode()
+
+
+def truncate_middle(text: str, limit: int) -> str:
+    """The text, or its beginning and end with a marker between them, never longer than the limit."""
+    if len(text) <= limit:
+        return text
+
+    marker = f"\n[… {len(text) - limit} or more of {len(text)} characters cut …]\n"
+
+    if len(marker) >= limit:
+        return text[:limit]
+
+    room = limit - len(marker)
+    head = room - room // 4
+    return text[:head] + marker + text[len(text) - (room - head) :]

@@ -2,15 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from crew.errors import InvalidInput, Violation
-from crew.exchanges import validate
-from crew.messages import Message
-from crew.validation.reading import joined, read_history
-from crew.validation.rules import agent_rules, message_rules, run_id_rules, size_rules, text_rules
+from crew.message_rules.validate import validate
+from crew.messages import AssistantMessage, Message, ToolMessage
+from crew.validation.message_import import import_messages, merge_tool_messages
+
+AGENT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+RUN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def text_violations(where: str, value: object, limit: int, index: int | None = None) -> Iterator[Violation]:
+    """A text: a string, not blank, not too long, valid Unicode, no control characters but \\n \\r \\t."""
+    if not isinstance(value, str):
+        text = f"{where} must be a text, not {type(value).__name__} ({_abbreviate(value)})."
+        yield Violation(rule="type", text=text, index=index, value=value)
+        return
+
+    if not value.strip():
+        text = f"{where} is blank; at least one character that is not white space is needed."
+        yield Violation(rule="blank", text=text, index=index, value=value, limit=1)
+
+    yield from character_violations(where, value, limit, index)
+
+
+def character_violations(where: str, value: str, limit: int, index: int | None = None) -> Iterator[Violation]:
+    """Length and characters of a text that may be blank."""
+    if len(value) > limit:
+        text = f"{where} has {len(value)} characters; at most {limit} are accepted."
+        yield Violation(rule="too_long", text=text, index=index, value=len(value), limit=limit)
+
+    if found := _SURROGATE.search(value):
+        text = f"{where} has the lone surrogate {found[0]!a} at character {found.start()}; that is not valid Unicode."
+        yield Violation(rule="unicode", text=text, index=index, value=found[0])
+
+    if found := _CONTROL.search(value):
+        name = "NUL" if found[0] == "\0" else "control"
+        place = f"the {name} character {found[0]!r} at character {found.start()}"
+        text = f"{where} has {place}; only \\n, \\r and \\t are accepted."
+        yield Violation(rule="control", text=text, index=index, value=found[0])
+
+
+def agent_violations(value: object) -> Iterator[Violation]:
+    """An agent's name."""
+    if not isinstance(value, str) or not AGENT_ID.fullmatch(value):
+        text = f"The agent {_abbreviate(value)} is not a name: 1–128 of A–Z a–z 0–9 _ - are accepted."
+        yield Violation(rule="agent", text=text, value=value)
+
+
+def run_id_violations(value: object) -> Iterator[Violation]:
+    """A run's id."""
+    if not isinstance(value, str) or not RUN_ID.fullmatch(value):
+        text = f"The run id {_abbreviate(value)} is not one: 1–128 of A–Z a–z 0–9 _ . : - are accepted."
+        yield Violation(rule="run_id", text=text, value=value)
+
+
+def size_violations(messages: Sequence[object], limit: int) -> Iterator[Violation]:
+    """How many messages a history may have."""
+    if len(messages) > limit:
+        text = f"The history has {len(messages)} messages; at most {limit} are accepted."
+        yield Violation(rule="too_many", text=text, value=len(messages), limit=limit)
+
+
+def message_violations(messages: Sequence[tuple[int, Message]], limit: int) -> Iterator[Violation]:
+    """The texts within a history, each message with the index of the item that it came from."""
+    for index, message in messages:
+        for where, text in _message_texts(message):
+            if not isinstance(text, str):
+                told = f"history[{index}]{where} must be a text, not {type(text).__name__} ({_abbreviate(text)})."
+                yield Violation(rule="type", text=told, index=index, value=text)
+            else:
+                yield from character_violations(f"history[{index}]{where}", text, limit, index)
+
+
+def _message_texts(message: Message) -> Iterator[tuple[str, object]]:
+    if isinstance(message, ToolMessage):
+        yield from ((f".results[{number}]", result.text) for number, result in enumerate(message.results))
+        return
+
+    yield "", message.text
+
+    if isinstance(message, AssistantMessage):
+        yield from ((f".calls[{number}].arguments", call.arguments) for number, call in enumerate(message.calls))
+
+
+def _abbreviate(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
 
 _PAIRING = ("unanswered_call", "orphan_result", "duplicate_result", "duplicate_call")
 
@@ -28,13 +114,13 @@ class InputValidator:
         self, query: object, *, history: Sequence[Any] = (), agent: object = None, run_id: object = None
     ) -> tuple[Message, ...]:
         """The history as messages; or `InvalidInput` with everything that is wrong with any of these."""
-        found = [*text_rules("The input", query, self.max_query_chars)]
+        found = [*text_violations("The input", query, self.max_query_chars)]
 
         if agent is not None:
-            found.extend(agent_rules(agent))
+            found.extend(agent_violations(agent))
 
         if run_id is not None:
-            found.extend(run_id_rules(run_id))
+            found.extend(run_id_violations(run_id))
 
         messages, problems = self.check_history(history)
         found.extend(problems)
@@ -50,12 +136,12 @@ class InputValidator:
             text = f"The history must be a list of messages or a RunResult, not {type(history).__name__}."
             return (), [Violation(rule="type", text=text, value=history)]
 
-        if too_many := [*size_rules(history, self.max_history_messages)]:
+        if too_many := [*size_violations(history, self.max_history_messages)]:
             return (), too_many
 
-        read, found = read_history(history)
-        found.extend(message_rules(read, self.max_message_chars))
-        whole = joined(read)
+        read, found = import_messages(history)
+        found.extend(message_violations(read, self.max_message_chars))
+        whole = merge_tool_messages(read)
         messages = tuple(message for _, message in whole)
 
         if self.tool_pairs == "refuse":
@@ -66,4 +152,4 @@ class InputValidator:
 
     def answer_rules(self, id: str, answer: object) -> list[Violation]:
         """What is wrong with the words of a person who answers a pause."""
-        return [*text_rules(f"The answer to {id!r}", answer, self.max_query_chars)]
+        return [*text_violations(f"The answer to {id!r}", answer, self.max_query_chars)]

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, RunResult, ScriptedProvider, call, tool
-from crew.doors import ModelRequest
+from crew.interfaces import ModelRequest
 from crew.messages import Message
 from crew.runs import Branch
 

@@ -333,7 +333,7 @@ def test_a_streamed_reply_that_begins_again_says_so(crews: Path, capsys: pytest.
     """What was shown of an attempt that failed is not taken for part of the answer."""
     (crews.parent / "stumbling.py").write_text(
         "from crew import Agent, ScriptedProvider\n"
-        "from crew.doors import Delta\n"
+        "from crew.interfaces import Delta\n"
         "class Stumbles(ScriptedProvider):\n"
         "    async def complete(self, request, on_delta=None):\n"
         "        if on_delta:\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from crew.cli.simulate import add_parser, read_policy, run
+from crew.cli.simulate_command import add_simulate_parser, parse_policy, simulate_command
 
 TRANSCRIPTS = Path(__file__).parents[2] / "examples" / "transcripts"
 POLICIES = ["-p", "unbounded", "-p", "sliding=rolling:limit=50,prune_to=50", "-p", "rolling"]
@@ -17,9 +17,9 @@ POLICIES = ["-p", "unbounded", "-p", "sliding=rolling:limit=50,prune_to=50", "-p
 
 def command(*words: str) -> int:
     parser = argparse.ArgumentParser(prog="crew")
-    add_parser(parser.add_subparsers())
+    add_simulate_parser(parser.add_subparsers())
     args = parser.parse_args(["simulate", *words])
-    return run(args)
+    return simulate_command(args)
 
 
 @pytest.mark.parametrize("name", ["coding", "support", "research"])
@@ -55,11 +55,11 @@ def test_the_table_has_a_line_for_each_policy(capsys: pytest.CaptureFixture[str]
 
 def test_policies_are_written_as_words() -> None:
     """A name, options, a label, a chain."""
-    assert read_policy("rolling") == ("rolling", {"name": "rolling"})
-    assert read_policy("x=rolling:limit=4") == ("x", {"name": "rolling", "limit": 4})
-    assert read_policy("rolling:limit=4")[0] == "rolling:limit=4"
+    assert parse_policy("rolling") == ("rolling", {"name": "rolling"})
+    assert parse_policy("x=rolling:limit=4") == ("x", {"name": "rolling", "limit": 4})
+    assert parse_policy("rolling:limit=4")[0] == "rolling:limit=4"
     chained = {"name": "chain", "policies": [{"name": "mask_tool_results", "keep_recent": 5}, {"name": "rolling"}]}
-    assert read_policy("mask_tool_results:keep_recent=5+rolling")[1] == chained
+    assert parse_policy("mask_tool_results:keep_recent=5+rolling")[1] == chained
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 
 from crew import CrewError, CrewExecutor, LastNMessages, RequestParameters
 from crew.config import load
-from crew.doors import Policy
 from crew.errors import ConfigError
-from crew.history import Checkpoint, HeadTail, Rolling
+from crew.history.policies import Checkpoint, HeadTail, Rolling
+from crew.interfaces import Policy
 from crew.messages import SummaryMessage
 from crew.telemetry import reset
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from crew.doors import Budget, Entry, Policy
-from crew.exchanges import validate
 from crew.history import History
-from crew.history.legal import survey
+from crew.history.eviction import group_entries
+from crew.interfaces import HistoryBudget, HistoryEntry, Policy
+from crew.message_rules import validate
 from tests.strategies import Growth, budgets, growths
 
 
@@ -16,23 +16,23 @@ class PolicyContract:
 
     policy: Policy
 
-    def budget(self, limit: int, target: int) -> Budget:
+    def budget(self, limit: int, target: int) -> HistoryBudget:
         """The budget that an executor would give this policy."""
-        return Budget(limit=limit, target=target)
+        return HistoryBudget(limit=limit, target=target)
 
     @given(growths(), budgets())
     def test_a_decision_is_a_partition_in_order(self, growth: Growth, size: tuple[int, int]) -> None:
         """Every group is kept or evicted, none twice, none made up, the order kept; the same each time."""
         everything = [*growth.before, growth.goal, *(m for step in growth.steps for m in step)]
-        entries = tuple(Entry(message=m, position=i, tokens=3) for i, m in enumerate(everything))
-        groups = survey(entries, growth.goal.id)
+        entries = tuple(HistoryEntry(message=m, position=i, tokens=3) for i, m in enumerate(everything))
+        groups = group_entries(entries, growth.goal.id)
         budget = self.budget(*size)
         verdict = self.policy.prune(groups, budget)
         kept, evicted = ([g.entries[0].position for g in part] for part in (verdict.kept, verdict.evicted))
         assert sorted(kept + evicted) == [g.entries[0].position for g in groups]
         assert kept == sorted(kept)
         assert self.policy.prune(groups, budget) == verdict
-        assert survey(entries, growth.goal.id) == groups
+        assert group_entries(entries, growth.goal.id) == groups
 
     @given(growths(), budgets(least=12))
     def test_a_history_under_this_policy_keeps_the_laws(self, growth: Growth, size: tuple[int, int]) -> None:
@@ -41,7 +41,7 @@ class PolicyContract:
         messages = [*growth.before, growth.goal, *(m for step in growth.steps for m in step)]
         first = len(growth.before) + 1
         history = History(goal=growth.goal.id)
-        entries = [Entry(message=m, position=i, tokens=3) for i, m in enumerate(messages)]
+        entries = [HistoryEntry(message=m, position=i, tokens=3) for i, m in enumerate(messages)]
         history, _ = history.append(*entries[:first], policy=self.policy, budget=budget)
 
         for entry in entries[first:]:

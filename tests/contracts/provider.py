@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from crew.doors import Delta, ModelReply, ModelRequest, Provider, ToolSpec
 from crew.errors import ProviderError
-from crew.exchanges import PROFILES
+from crew.interfaces import Delta, ModelReply, ModelRequest, Provider, ToolSpec
+from crew.message_rules import PROFILES
 from crew.messages import AssistantMessage, ToolCall, ToolMessage, ToolResult, UserMessage
 
 LOOK = ToolSpec(name="look", description="Look.", parameters={"type": "object", "properties": {}})

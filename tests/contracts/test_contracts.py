@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from crew import ScriptedProvider, call
-from crew.doors import Budget, Policy, Provider, TokenCounter
 from crew.errors import Unavailable
-from crew.history import Rolling, Unbounded, estimate
+from crew.history import estimate_tokens
+from crew.history.policies import Rolling, Unbounded
+from crew.interfaces import HistoryBudget, Policy, Provider, TokenCounter
 from crew.runs import Finished, RunStore
 from crew.store import MemoryStore
 from crew.store import memory as memory_room
@@ -47,8 +48,8 @@ class TestUnbounded(PolicyContract):
 
     policy: Policy = Unbounded()
 
-    def budget(self, limit: int, target: int) -> Budget:
-        return Budget(limit=None)
+    def budget(self, limit: int, target: int) -> HistoryBudget:
+        return HistoryBudget(limit=None)
 
 
 class TestScripted(ProviderContract):
@@ -77,7 +78,7 @@ class TestRecording(TestScripted):
 
 class _Estimating:
     def count(self, text: str) -> int:
-        return estimate(text)
+        return estimate_tokens(text)
 
 
 class TestEstimate(TokenCounterContract):
@@ -88,7 +89,7 @@ class TestEstimate(TokenCounterContract):
 
 async def test_the_memory_store_forgets_the_oldest_ids_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded: of finished runs only the newest ids are remembered."""
-    monkeypatch.setattr(memory_room, "REMEMBERED", 3)
+    monkeypatch.setattr(memory_room, "REMEMBERED_IDS", 3)
     store = MemoryStore()
     over = replace(state(), next=Finished(stop_reason="completed"))
 

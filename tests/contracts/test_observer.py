@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crew import Agent, CrewExecutor, RunError, ScriptedProvider, call, tool
-from crew.doors import ModelRequest
+from crew.interfaces import ModelRequest
 from crew.messages import ToolCall
 from crew.runs import Observer
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from crew import ScriptedProvider, call
-from crew.doors import Delta, ModelReply, ModelRequest, Provider, ToolSpec
-from crew.exchanges import profile_named
+from crew.interfaces import Delta, ModelReply, ModelRequest, Provider, ToolSpec
+from crew.message_rules import get_profile
 from crew.messages import AssistantMessage, ToolCall, ToolMessage, ToolResult, UserMessage
 from crew.providers import Retrying
 from tests.providers.ways import PROTOCOLS, provider
@@ -66,7 +66,7 @@ async def test_it_says_who_it_is(asked: Provider) -> None:
     assert isinstance(asked, Provider)
     assert asked.name
     assert asked.model
-    assert profile_named(asked.profile)
+    assert get_profile(asked.profile)
 
 
 async def test_a_plain_reply_has_text_usage_and_its_reason(asked: Provider) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crew.doors import TokenCounter
+from crew.interfaces import TokenCounter
 
 
 class TokenCounterContract:

@@ -24,9 +24,9 @@ from crew import (
     handoff,
     tool,
 )
-from crew.doors import ModelReply, ModelRequest, Policy
 from crew.errors import StoreError
-from crew.history import Checkpoint, HeadTail, MaskToolResults, Rolling, Summarize, Truncate, chain
+from crew.history.policies import Checkpoint, HeadTail, MaskToolResults, Rolling, Summarize, Truncate, chain
+from crew.interfaces import ModelReply, ModelRequest, Policy
 from crew.messages import ToolCall
 from crew.runs import Event, Finished, Pause, RunState
 from tests.crews.recording import JsonStore, Watch, hang

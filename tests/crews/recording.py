@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from crew import CrewExecutor, RunResult, ScriptedProvider, tool
-from crew.doors import ModelReply, ModelRequest, OnDelta
-from crew.exchanges import validate
-from crew.exchanges.profiles import PROFILES
-from crew.messages import AssistantMessage, weight
-from crew.runs import Event, Finished, Pause, RunState, Stored
+from crew.interfaces import ModelReply, ModelRequest, OnDelta
+from crew.message_rules import validate
+from crew.message_rules.profiles import PROFILES
+from crew.messages import AssistantMessage, message_size
+from crew.runs import Event, Finished, Pause, RunState, StoredRun
 from crew.store import decode_events, decode_state, encode_events, encode_state
 
 Before = Callable[[ModelRequest], Awaitable[None]]
@@ -41,7 +41,7 @@ class Watch:
 
     def see(self, request: ModelRequest) -> None:
         self.requests.append(request)
-        size = sum(weight(message) for message in request.messages)
+        size = sum(message_size(message) for message in request.messages)
         where = f"request {len(self.requests)} of {request.agent}"
 
         # A request for a summary may carry one more: what is asked.
@@ -112,8 +112,8 @@ class JsonStore:
         self._newest = back
         self.events.extend(events)
 
-    async def load(self, run_id: str) -> Stored:
-        return Stored(version=len(self.snapshots), state=self.newest)
+    async def load(self, run_id: str) -> StoredRun:
+        return StoredRun(version=len(self.snapshots), state=self.newest)
 
 
 def broken_laws(state: RunState, before: RunState | None, limit: int | None) -> list[str]:
@@ -122,7 +122,7 @@ def broken_laws(state: RunState, before: RunState | None, limit: int | None) -> 
     entries, size = state.history.entries, state.history.size
     where = state.run_id
 
-    if size != sum(weight(entry.message) for entry in entries):
+    if size != sum(message_size(entry.message) for entry in entries):
         found.append(f"{where} does not know its size")
 
     if limit is not None and size > limit:

@@ -10,7 +10,7 @@ import pytest
 
 from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, RunResult, handoff
 from crew import call as scripted
-from crew.doors import ModelRequest
+from crew.interfaces import ModelRequest
 from crew.messages import ToolCall, ToolMessage
 from crew.runs.events import BranchFinished, BranchStarted
 from tests.crews.recording import JsonStore, Ran, Watch, hang, texts, virtually

@@ -10,8 +10,8 @@ import pytest
 
 from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, RunResult, handoff
 from crew import call as scripted
-from crew.doors import ModelRequest
 from crew.errors import UnknownPause
+from crew.interfaces import ModelRequest
 from tests.crews.recording import JsonStore, Ran, Watch, finish, texts, virtually
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Quorum, Route, RunResult, handoff
 from crew import call as scripted
-from crew.doors import ModelReply
+from crew.interfaces import ModelReply
 from crew.messages import SystemMessage, ToolCall, UserMessage
 from crew.runs.events import HistoryPruned
 from tests.crews.recording import JsonStore, Ran, Watch, finish, texts, virtually

@@ -8,11 +8,11 @@ from collections import Counter
 from hypothesis import given, note, settings
 
 from crew import InputValidator
-from crew.exchanges import validate
-from crew.execution.advance import total
-from crew.execution.outcome import at_rest
+from crew.message_rules import validate
 from crew.messages import Usage, UserMessage
 from crew.runs.events import BranchFinished, BranchStarted, Replied, RunFinished, Summarised
+from crew.runs.state import total_counters
+from crew.transitions.result import without_open_calls
 from tests.crews.generated import ROUNDS, Interrupting, Ledger, Sketch, carry, is_over, sketches
 from tests.crews.recording import Watch, virtually
 
@@ -33,10 +33,10 @@ def test_every_crew_keeps_every_law_in_parent_and_branches(sketch: Sketch) -> No
         assert is_over(end)
         replied = [event for event in store.events if isinstance(event, Replied | Summarised)]
         usage = sum((event.usage for event in replied), Usage())
-        assert total(end).usage == usage
-        assert sum((part for part in total(end).by_agent.values()), Usage()) == usage
+        assert total_counters(end).usage == usage
+        assert sum((part for part in total_counters(end).by_agent.values()), Usage()) == usage
         assert len(replied) <= ROUNDS
-        history = [entry.message for entry in at_rest(end.history.entries)]
+        history = [entry.message for entry in without_open_calls(end.history.entries)]
         InputValidator().check("And now?", history=history)
         assert not validate([*history, UserMessage("And now?")])
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from crew import Agent, Crew, CrewExecutor, Limits, handoff
 from crew import call as scripted
-from crew.doors import ModelReply
+from crew.interfaces import ModelReply
 from crew.messages import Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from crew.runs.events import AgentStarted, HandedOff
 from tests.crews.recording import JsonStore, Ran, Watch, texts

@@ -10,10 +10,10 @@ import pytest
 
 from crew import Agent, Crew, CrewExecutor, Parallel, Quorum, Route, RunResult
 from crew import call as scripted
-from crew.doors import ModelRequest
 from crew.errors import BranchesFailed
-from crew.execution.advance.fork import JOIN_CHARS
+from crew.interfaces import ModelRequest
 from crew.runs.events import BranchFinished, BranchStarted
+from crew.transitions.branches import MAX_JOIN_CHARS
 from tests.crews.recording import JsonStore, Ran, VirtualLoop, Watch, finish, hang, texts, virtually
 
 POLICIES: dict[str, Any] = {
@@ -257,8 +257,8 @@ def test_a_join_of_megabytes_stays_within_its_cap(watch: Watch, count: int) -> N
     crew = Crew("c", agents=agents, groups=[Parallel("g", branches=names)], entry="g")
     first, second = (virtually(CrewExecutor(crew).execute("Goal.")) for _ in range(2))
 
-    assert len(first.output) <= JOIN_CHARS
-    assert len(first.output) > 0.9 * JOIN_CHARS
+    assert len(first.output) <= MAX_JOIN_CHARS
+    assert len(first.output) > 0.9 * MAX_JOIN_CHARS
     assert first.output == second.output
     parts = first.output.split("## ")[1:]
     assert [part.split("\n")[0] for part in parts] == names

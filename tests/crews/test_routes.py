@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, tool
 from crew import call as scripted
-from crew.doors import ModelReply
+from crew.interfaces import ModelReply
 from crew.messages import ToolCall
 from crew.runs.events import Routed
 from tests.crews.recording import JsonStore, Watch, texts

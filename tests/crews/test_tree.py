@@ -11,8 +11,8 @@ import pytest
 
 from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Quorum, RunError, RunResult, handoff
 from crew import call as scripted
-from crew.doors import ModelReply, ModelRequest
 from crew.errors import BranchesFailed, StoreError, UnknownPause
+from crew.interfaces import ModelReply, ModelRequest
 from crew.messages import ToolCall, Usage
 from crew.runs import Event, RunState
 from crew.runs.events import BranchFinished, BranchStarted, LimitReached, Paused, RunFailed

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crew.exchanges import PROFILES, STRICTEST, Profile, repair, validate
-from crew.exchanges.repair import GO_ON, MISSING_OPENING, MISSING_RESULT
+from crew.message_rules import PROFILES, STRICTEST, Profile, repair, validate
+from crew.message_rules.repair import CONTINUE, MISSING_OPENING, MISSING_RESULT
 from crew.messages import (
     AssistantMessage,
     Message,
@@ -19,7 +19,7 @@ from crew.messages import (
     ToolMessage,
     ToolResult,
     UserMessage,
-    opens,
+    opens_conversation,
 )
 from tests.doubles import size_of
 from tests.strategies import broken_conversations, conversations
@@ -48,7 +48,7 @@ def test_what_is_repaired_at_the_door_is_valid_everywhere(messages: list[Message
 def test_a_repaired_view_is_valid_or_empty(messages: list[Message], profile: Profile) -> None:
     """In a view too; only where no user's message is left, and nothing may be added, nothing is left."""
     shown = repair(messages, profile, where="view").messages
-    assert validate(shown, profile) == [] or (not any(map(opens, shown)) and len(shown) <= len(messages))
+    assert validate(shown, profile) == [] or (not any(map(opens_conversation, shown)) and len(shown) <= len(messages))
 
     with_goal = [*messages, UserMessage("the goal", id="goal")]
     shown = repair(with_goal, profile, where="view").messages
@@ -90,7 +90,7 @@ def test_what_was_said_stays(messages: list[Message]) -> None:
     """A repair at the door takes no words away: every text that is not blank is still there, in order."""
     said = [m.text for m in messages if not isinstance(m, ToolMessage) and m.text.strip()]
     kept = [m.text for m in repair(messages).messages if not isinstance(m, ToolMessage) and m.text.strip()]
-    assert [text for text in kept if text not in (MISSING_OPENING, GO_ON)] == said
+    assert [text for text in kept if text not in (MISSING_OPENING, CONTINUE)] == said
 
 
 @given(conversations())

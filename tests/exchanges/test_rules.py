@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from crew.errors import DefinitionError
-from crew.exchanges import PROFILES, group, profile_named, validate
+from crew.message_rules import PROFILES, get_profile, group_spans, validate
 from crew.messages import (
     AssistantMessage,
     Image,
@@ -99,20 +99,20 @@ def test_each_profile_refuses_what_its_service_refuses(messages: list[Message], 
 
 def test_an_unknown_profile_is_told_with_its_neighbours() -> None:
     """A wrong name is an error that names the right ones."""
-    assert profile_named("anthropic") is PROFILES["anthropic"]
+    assert get_profile("anthropic") is PROFILES["anthropic"]
 
     with pytest.raises(DefinitionError, match="openai-chat"):
-        profile_named("openai-chart")
+        get_profile("openai-chart")
 
 
 def test_groups_hold_calls_and_results_together() -> None:
     """Calls and the results behind them are one group; everything else stands alone."""
     messages = [SystemMessage("rule"), USER, ASKED, FOUND, ToolMessage((A,)), AssistantMessage("hi"), ASKED]
-    assert [range(*span.indices(99)) for span in group(messages)] == [
+    assert [range(*span.indices(99)) for span in group_spans(messages)] == [
         range(1),
         range(1, 2),
         range(2, 5),
         range(5, 6),
         range(6, 7),
     ]
-    assert group([]) == []
+    assert group_spans([]) == []

@@ -19,7 +19,7 @@ from crew import (
     recall,
 )
 from crew.errors import DefinitionError, InvalidInput
-from crew.history import Rolling
+from crew.history.policies import Rolling
 
 MODEL = ScriptedProvider("Fine.")
 AGENT = Agent("a", model=MODEL)

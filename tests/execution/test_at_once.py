@@ -9,7 +9,7 @@ import pytest
 
 from crew import Agent, CrewExecutor, Limits, ScriptedProvider, call, tool
 from crew.runs import Event, RunState
-from crew.runs.doors import is_at_once
+from crew.runs.interfaces import is_at_once
 from crew.store import MemoryStore, SQLiteStore
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crew import CrewExecutor, InputValidator, Limits, RequestParameters, ScriptedProvider, call, tool
-from crew.doors import ModelReply, ModelRequest
 from crew.errors import ContextOverflow, DefinitionError
-from crew.exchanges import PROFILES, validate
-from crew.history import Checkpoint, HeadTail, Rolling, Summarize, Truncate, chain
+from crew.history.policies import Checkpoint, HeadTail, Rolling, Summarize, Truncate, chain
+from crew.interfaces import ModelReply, ModelRequest
+from crew.message_rules import PROFILES, validate
 from crew.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from crew.runs.events import CallsDeclined, HistoryPruned, HistoryRepaired
 from tests.doubles import Recording, events_of, executor_for, look, size_of, solo

@@ -12,7 +12,7 @@ import pytest
 
 from crew import CrewExecutor, call, tool
 from crew.errors import UnknownRun
-from crew.exchanges import validate
+from crew.message_rules import validate
 from crew.messages import AssistantMessage
 from crew.runs import Finished
 from crew.runs.events import Asked

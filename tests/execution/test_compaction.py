@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, ScriptedProvider, call, handoff, tool
-from crew.doors import ModelRequest
 from crew.errors import DefinitionError
-from crew.exchanges import validate
-from crew.history import Checkpoint, HeadTail, Summarize
-from crew.messages import Message, SummaryMessage, UserMessage, weight
+from crew.history.policies import Checkpoint, HeadTail, Summarize
+from crew.interfaces import ModelRequest
+from crew.message_rules import validate
+from crew.messages import Message, SummaryMessage, UserMessage, message_size
 from crew.runs import Event, RunResult
 from crew.runs.events import Asked, Compacted, CompactionFailed, HistoryPruned, Summarised
 from crew.store import MemoryStore
@@ -150,7 +150,7 @@ async def test_an_agent_that_has_not_seen_them_gets_the_messages_themselves() ->
     request = (first.summaries + second.summaries)[0]
     assert request.agent == "b"
     assert "src/0.py" in str(request.messages)
-    assert sum(map(weight, request.messages)) <= 23
+    assert sum(map(message_size, request.messages)) <= 23
 
 
 async def test_a_summary_is_smaller_than_what_it_replaces_or_it_is_refused() -> None:

@@ -21,11 +21,11 @@ from crew import (
     call,
     tool,
 )
-from crew.doors import ModelRequest
 from crew.errors import CompressionFailed, DefinitionError
-from crew.exchanges import validate
-from crew.history import estimate_message
-from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, UserMessage, weight
+from crew.history import estimate_message_tokens
+from crew.interfaces import ModelRequest
+from crew.message_rules import validate
+from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, UserMessage, message_size
 from crew.runs.events import Compacted, Warned
 
 WORDS = "There is a good deal to say about this, and it takes some words to say it well enough."
@@ -74,7 +74,7 @@ def summaries(messages: Sequence[Message]) -> list[SummaryMessage]:
 
 
 def tokens(messages: Sequence[Message]) -> int:
-    return sum(map(estimate_message, messages))
+    return sum(map(estimate_message_tokens, messages))
 
 
 @pytest.mark.parametrize("size", [50, 100, 200])
@@ -218,7 +218,7 @@ async def test_a_long_run_is_compressed_whenever_ten_messages_have_come() -> Non
     assert len(model.requests) - len(model.replies) >= 6
 
     for request in model.replies:
-        assert sum(map(weight, request.messages)) <= 14
+        assert sum(map(message_size, request.messages)) <= 14
         assert "Look everywhere." in [getattr(m, "text", "") for m in request.messages]
 
 

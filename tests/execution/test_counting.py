@@ -10,8 +10,8 @@ import pytest
 
 from crew import Agent, CrewExecutor, ScriptedProvider, tool
 from crew.agents import Crew
-from crew.doors import ModelReply, ModelRequest
-from crew.history import estimate, exact_counter
+from crew.history import estimate_tokens, exact_counter
+from crew.interfaces import ModelReply, ModelRequest
 from crew.messages import AssistantMessage, ToolCall, ToolMessage, Usage
 from crew.runs.events import Replied
 from tests.history.test_estimates import CHINESE, CODE, EMOJI, ENGLISH, JAPANESE, JSON, KOREAN
@@ -102,8 +102,8 @@ async def test_a_real_tokenizer_and_denser_ones_are_met_within_a_tenth(kind: str
         ("json", lambda text: -(-len(text) // 3)),
         ("chinese", lambda text: -(-len(text.encode()) // 4)),
         ("japanese", lambda text: -(-len(text.encode()) // 4)),
-        ("english", lambda text: round(estimate(text) * 0.8)),
-        ("korean", lambda text: round(estimate(text) * 1.3)),
+        ("english", lambda text: round(estimate_tokens(text) * 0.8)),
+        ("korean", lambda text: round(estimate_tokens(text) * 1.3)),
     ],
 )
 async def test_other_ways_of_counting_are_met_within_a_tenth(kind: str, count: Count) -> None:
@@ -129,11 +129,14 @@ async def test_two_models_that_count_differently_share_a_history() -> None:
         """Read one part of a file."""
         return ENGLISH * 3
 
-    first = Agent("first", model=billed_by(estimate, 6, model="a"), tools=[read], then="second")
+    first = Agent("first", model=billed_by(estimate_tokens, 6, model="a"), tools=[read], then="second")
     second = Agent(
-        "second", model=billed_by(lambda text: round(estimate(text) * 1.5), 6, model="b"), tools=[read], then="third"
+        "second",
+        model=billed_by(lambda text: round(estimate_tokens(text) * 1.5), 6, model="b"),
+        tools=[read],
+        then="third",
     )
-    third = Agent("third", model=billed_by(estimate, 3, model="a"), tools=[read])
+    third = Agent("third", model=billed_by(estimate_tokens, 3, model="a"), tools=[read])
 
     async with CrewExecutor(Crew("c", agents=[first, second, third])).execute_stream("Read it.") as stream:
         told = [event async for event in stream if isinstance(event, Replied)]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crew import call, tool
-from crew.errors import RunConflict, RunError
-from crew.exchanges import validate
-from crew.execution.outcome import result_of
+from crew import RunError, call, tool
+from crew.errors import RunConflict
+from crew.message_rules import validate
 from crew.runs import RunResult
+from crew.transitions.result import build_result
 from tests.doubles import Crash, JsonStore, Recording, executor_for, look
 
 LIMIT = 7
@@ -198,7 +198,7 @@ async def test_a_failed_run_s_result_goes_on_as_a_conversation(after: int) -> No
     lines = script(1, 1)
     _, store = await crashed(lines, after, Ledger())
     provider = Recording(*lines)
-    stopped = result_of(executor_for(provider, *Ledger().tools).plan, (await store.load("r")).state)
+    stopped = build_result(executor_for(provider, *Ledger().tools).plan, (await store.load("r")).state)
     ahead = Recording(lambda request: "went on")
     result = await executor_for(ahead, *Ledger().tools).execute("and now?", history=stopped)
     assert result.output == "went on"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from crew import Context, Limits, call, tool
-from crew.doors import ModelReply
+from crew.interfaces import ModelReply
 from crew.messages import ToolCall, ToolResult
 from crew.runs.events import ToolProgress, Warned
 from tests.doubles import JsonStore, Recording, events_of, executor_for, look

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from crew import Agent, Crew, CrewExecutor, Limits, ScriptedProvider, call
-from crew.doors import ModelReply
 from crew.errors import DefinitionError
-from crew.exchanges import validate
+from crew.interfaces import ModelReply
+from crew.message_rules import validate
 from crew.messages import ToolCall, Usage
 from crew.runs.events import Event, LimitReached, Warned
 from tests.doubles import Recording, Ticking, events_of, executor_for, look

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from crew import Agent, CrewExecutor, Limits, Parallel, ScriptedProvider, call, handoff, tool
 from crew.agents import Crew
-from crew.doors import Budget, Group, ModelReply, ModelRequest, ModelSettings, OnDelta, Pruned
 from crew.errors import ContextOverflow, DefinitionError
-from crew.exchanges import PROFILES, validate
-from crew.history import MaskToolResults, Rolling, Truncate, Unbounded, estimate_message
-from crew.messages import OMITTED, Message, SystemMessage, ToolMessage, Usage, weight
+from crew.history import estimate_message_tokens
+from crew.history.policies import MaskToolResults, Rolling, Truncate, Unbounded
+from crew.interfaces import HistoryBudget, MessageGroup, ModelReply, ModelRequest, ModelSettings, OnDelta, PruneDecision
+from crew.message_rules import PROFILES, validate
+from crew.messages import OMITTED, Message, SystemMessage, ToolMessage, Usage, message_size
 from crew.runs import Event, RequestParameters, RunResult, RunState
 from crew.runs.events import Asked, HistoryPruned, Replied, Warned
 from crew.store import MemoryStore, decode_state, encode_state
@@ -61,7 +62,7 @@ async def watch(executor: CrewExecutor, text: str = "Read it.", **options: Any) 
 
 
 def size(messages: Sequence[Message]) -> int:
-    return sum(weight(message) for message in messages)
+    return sum(message_size(message) for message in messages)
 
 
 def manifests(events: Sequence[Event]) -> list[Any]:
@@ -338,9 +339,9 @@ class Forgetful:
 
     name = "forgetful"
 
-    def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
+    def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         ids = tuple(entry.message.id for g in history for entry in g.entries)
-        return Pruned(kept=tuple(history[2:3]), masked=ids, reason="a bad day")
+        return PruneDecision(kept=tuple(history[2:3]), masked=ids, reason="a bad day")
 
 
 async def test_a_users_own_policy_cant_break_a_view() -> None:
@@ -365,7 +366,7 @@ async def test_a_chain_on_the_executor_is_split_by_where_its_members_work() -> N
         name: str = "chain"
         limit: int = 12
 
-        def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
+        def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
             return self.policies[0].prune(history, budget)
 
     mask = MaskToolResults(keep_recent=2)
@@ -491,4 +492,4 @@ async def test_usage_that_is_not_billed_teaches_nothing() -> None:
     silent = ScriptedProvider(ModelReply(text="Hi.", usage=Usage(requests=1, output_tokens=1)))
     result = await CrewExecutor(Agent("a", model=silent)).execute("Hello")
     assert result.state.calibrations == {}
-    assert result.state.history.entries[0].tokens == estimate_message(result.history[0])
+    assert result.state.history.entries[0].tokens == estimate_message_tokens(result.history[0])

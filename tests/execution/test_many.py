@@ -8,7 +8,7 @@ import re
 import pytest
 
 from crew import Context, ScriptedProvider, call, tool
-from crew.doors import ModelRequest
+from crew.interfaces import ModelRequest
 from crew.messages import ToolCall, UserMessage
 from tests.doubles import executor_for
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from crew import Agent, Context, Crew, CrewExecutor, RunError, ScriptedProvider, call, handoff, tool
-from crew.execution.scrub import scrubbed
 from crew.runs.events import RunFailed, ToolProgress
-from crew.telemetry.secrets import Secrets
+from crew.secrets.registry import SecretRegistry
+from crew.secrets.scrubbing import scrub_value
 
 SECRET = "planted-secret-42"
-SCRUB = Secrets([SECRET])
+SCRUB = SecretRegistry([SECRET])
 
 
 class Model(BaseModel):
@@ -223,29 +223,29 @@ VALUES = st.recursive(
 def test_no_value_shows_it_afterwards(value: Any) -> None:
     """Of any type and shape; and what shows none is the same object afterwards."""
     before = repr(value)
-    shown = repr(scrubbed(SCRUB, value))
+    shown = repr(scrub_value(SCRUB, value))
     assert SECRET not in shown
-    assert SECRET in before or scrubbed(SCRUB, value) is value
+    assert SECRET in before or scrub_value(SCRUB, value) is value
 
 
 def test_a_field_that_only_the_object_sets_is_looked_at_too() -> None:
     """It can't be handed over, so the object goes and its words stay."""
     account = Account(role="user")
     account.derived = SECRET
-    assert scrubbed(SCRUB, [account]) == ["Account(role='user', agent=None)"]
+    assert scrub_value(SCRUB, [account]) == ["Account(role='user', agent=None)"]
 
 
 def test_what_leads_back_to_itself_ends_there() -> None:
     """Also where each step leads back twice."""
     circle: list[Any] = [SECRET]
     circle += [circle, circle, Mute]
-    assert scrubbed(SCRUB, circle)[0] == "[secret]"
+    assert scrub_value(SCRUB, circle)[0] == "[secret]"
     many: list[Any] = []
 
     for _ in range(60):
         many = [many, many]
 
-    assert scrubbed(SCRUB, many) is many
+    assert scrub_value(SCRUB, many) is many
 
 
 def test_without_a_secret_nothing_is_looked_at() -> None:
@@ -256,7 +256,7 @@ def test_without_a_secret_nothing_is_looked_at() -> None:
             raise AssertionError("it was walked")
 
     value = Untouchable([1])
-    assert scrubbed(Secrets(), value) is value
+    assert scrub_value(SecretRegistry(), value) is value
 
 
 async def test_progress_shows_it_in_no_shape() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from crew import Context, call, tool
-from crew.errors import CrewError, RunError
+from crew import Context, CrewError, RunError, call, tool
 from crew.runs import Event, RunState
 from crew.runs.events import RunFailed, RunFinished, TextDelta, ToolProgress
 from tests.doubles import JsonStore, Recording, Ticking, events_of, executor_for, look

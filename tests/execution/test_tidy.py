@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from crew import Agent, Crew, CrewExecutor, Parallel, Route, ScriptedProvider
 from crew.errors import ConfigError
-from crew.execution.tidy import tidied
+from crew.transitions.sanitize_output import sanitize_output
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from crew.execution.tidy import tidied
 )
 def test_what_is_meant(said: str, meant: str) -> None:
     """Code is left alone, and so is a tag that is only spoken of."""
-    assert tidied(said) == meant
+    assert sanitize_output(said) == meant
 
 
 PIECES = st.sampled_from(
@@ -44,10 +44,10 @@ PIECES = st.sampled_from(
 @given(st.lists(PIECES, max_size=30).map("".join))
 def test_plain_words_stay(text: str) -> None:
     """What has neither tags nor NULs loses white space only."""
-    assert "\0" not in tidied(text)
+    assert "\0" not in sanitize_output(text)
 
     if "<t" not in text and "</t" not in text:
-        assert "".join(tidied(text).split()) == "".join(text.replace("\0", "").split())
+        assert "".join(sanitize_output(text).split()) == "".join(text.replace("\0", "").split())
 
 
 class Colour(BaseModel):

@@ -9,10 +9,10 @@ import pytest
 
 from crew import Agent, CrewExecutor, Parallel, RunError, ScriptedProvider, call, tool
 from crew.agents import Crew
-from crew.doors import ModelReply, ModelRequest, OnDelta
 from crew.errors import AuthenticationFailed, ContextOverflow, ContextTooLong, Overloaded, QuotaExceeded, Unavailable
-from crew.exchanges import PROFILES, validate
-from crew.history import estimate_message
+from crew.history import estimate_message_tokens
+from crew.interfaces import ModelReply, ModelRequest, OnDelta
+from crew.message_rules import PROFILES, validate
 from crew.messages import UserMessage
 from crew.runs import RunResult
 from crew.runs.events import Asked, Event, FellBack, HistoryPruned, Replied, TooLong
@@ -36,7 +36,7 @@ class Narrow:
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
         self.requests.append(request)
-        size = sum(estimate_message(message) for message in request.messages)
+        size = sum(estimate_message_tokens(message) for message in request.messages)
 
         if size > self.window:
             self.refused.append(size)

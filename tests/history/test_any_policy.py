@@ -10,23 +10,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crew import Agent, CrewExecutor, RequestParameters, ScriptedProvider, call, tool
-from crew.doors import (
-    Budget,
+from crew import (
+    Agent,
     Chunked,
+    CrewExecutor,
     FromTimestamp,
-    Group,
     LastNMessages,
-    ModelRequest,
-    Policy,
-    Pruned,
+    RequestParameters,
+    ScriptedProvider,
     WholeHistory,
     WholeHistoryMultipleSystemMessages,
+    call,
+    tool,
 )
 from crew.errors import CompressionFailed, ContextOverflow
-from crew.exchanges import validate
-from crew.history import Checkpoint, HeadTail, MaskToolResults, Rolling, Summarize, Truncate, chain, staged
-from crew.messages import Message, SummaryMessage, SystemMessage, weight
+from crew.history.policies import (
+    Checkpoint,
+    HeadTail,
+    MaskToolResults,
+    Rolling,
+    Summarize,
+    Truncate,
+    chain,
+    split_stages,
+)
+from crew.interfaces import HistoryBudget, MessageGroup, ModelRequest, Policy, PruneDecision
+from crew.message_rules import validate
+from crew.messages import Message, SummaryMessage, SystemMessage, message_size
 from crew.runs import RunResult, RunState
 from crew.store import MemoryStore, decode_state, encode_state
 
@@ -44,12 +54,12 @@ class Hostile:
     summarizes: bool
     name: str = "hostile"
 
-    def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
+    def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         dice = random.Random(f"{self.seed}{len(history)}{history[-1].entries[-1].position}")
         ids = [entry.message.id for g in history for entry in g.entries]
         kept = dice.sample(list(history), dice.randint(0, len(history)))
-        nothing = Group(entries=(), size=0, tokens=0, kind="user")
-        return Pruned(
+        nothing = MessageGroup(entries=(), size=0, tokens=0, kind="user")
+        return PruneDecision(
             kept=(*kept, *kept[:2], nothing),
             evicted=tuple(history[:1]),
             masked=("nowhere", *ids[:1]),
@@ -160,7 +170,7 @@ def stage(policy: Policy, outcomes: list[str], parameters: RequestParameters) ->
 
 
 def size(messages: Sequence[Message]) -> int:
-    return sum(weight(message) for message in messages)
+    return sum(message_size(message) for message in messages)
 
 
 def check(made: Stage, limit: int, goal: str, told: RequestParameters | None = None) -> None:
@@ -209,7 +219,7 @@ def test_every_policy_keeps_the_laws(
     policy: Policy, talk: list[list[int]], outcomes: list[str], told: RequestParameters, systems: int
 ) -> None:
     """Bounded after every append, valid in every request, the goal in view, nothing lost: for any policy."""
-    limit: int = staged(policy)[0].limit  # type: ignore[attr-defined]
+    limit: int = split_stages(policy)[0].limit  # type: ignore[attr-defined]
     made = stage(policy, outcomes, told)
     given: Any = [SystemMessage("Be brief.")] * systems
 
@@ -255,8 +265,8 @@ def test_a_policy_of_ones_own_is_one_small_class() -> None:
     class Nothing:
         name = "nothing"
 
-        def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
-            return Pruned(kept=())
+        def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
+            return PruneDecision(kept=())
 
     made = stage(Nothing(), ["ok"], RequestParameters())
     made.moves[:] = [2] * 30
@@ -273,8 +283,10 @@ def test_room_for_a_summary_is_found_also_for_a_policy_that_did_not_ask_for_it(s
         name = "careless"
         limit = 12
 
-        def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
-            return Pruned(kept=tuple(history[1:]), to_summarise=tuple(e.message.id for g in history for e in g.entries))
+        def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
+            return PruneDecision(
+                kept=tuple(history[1:]), to_summarise=tuple(e.message.id for g in history for e in g.entries)
+            )
 
     policy = Careless()
     policy.summarizes = summarizes  # type: ignore[attr-defined]

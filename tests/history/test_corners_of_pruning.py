@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from crew import Agent, CrewExecutor, ScriptedProvider, call, tool
-from crew.doors import Budget, Entry, Group, Pruned
 from crew.errors import ContextOverflow, DefinitionError
-from crew.history import HeadTail, History, Rolling, Summarize, chain, survey
-from crew.history.identifiers import attach, identifiers
-from crew.history.legal import settle
+from crew.history import History, group_entries
+from crew.history.eviction import enforce_bounds
+from crew.history.policies import HeadTail, Rolling, Summarize, chain
+from crew.history.summaries import attach_identifiers, find_identifiers
+from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, PruneDecision
 from crew.messages import (
     AssistantMessage,
     Message,
@@ -24,7 +25,7 @@ from crew.messages import (
 
 
 def history(*messages: Message, goal: str = "g") -> History:
-    entries = tuple(Entry(message=m, position=n, tokens=10) for n, m in enumerate(messages))
+    entries = tuple(HistoryEntry(message=m, position=n, tokens=10) for n, m in enumerate(messages))
     return History(entries=entries, size=len(entries), goal=goal)
 
 
@@ -40,8 +41,8 @@ def ids(history: History) -> list[str]:
 def test_a_summary_that_finds_the_history_full_takes_the_room_of_the_oldest() -> None:
     """It is inserted through the same bound as everything else."""
     full = history(UserMessage("x", id="u"), AssistantMessage("y", id="r"), UserMessage("z", id="g"))
-    summary = Entry(message=SummaryMessage("s", id="s", covers=("gone",)), position=1)
-    made = full.insert(Entry(message=summary.message, position=1), budget=Budget(limit=3, target=1))
+    summary = HistoryEntry(message=SummaryMessage("s", id="s", covers=("gone",)), position=1)
+    made = full.insert(HistoryEntry(message=summary.message, position=1), budget=HistoryBudget(limit=3, target=1))
     assert made is not None
     grown, pruned = made
     assert grown.size <= 3
@@ -53,14 +54,14 @@ def test_a_summary_that_finds_the_history_full_takes_the_room_of_the_oldest() ->
 def test_a_summary_finds_no_room_beside_what_must_stay() -> None:
     """Then there is none, and what it was for waits."""
     full = history(SystemMessage("a", id="s1"), SystemMessage("b", id="s2"), UserMessage("z", id="g"))
-    entry = Entry(message=SummaryMessage("s", id="s", covers=("gone",)), position=1)
-    assert full.insert(entry, budget=Budget(limit=3, target=1)) is None
+    entry = HistoryEntry(message=SummaryMessage("s", id="s", covers=("gone",)), position=1)
+    assert full.insert(entry, budget=HistoryBudget(limit=3, target=1)) is None
 
 
 def test_a_history_without_a_bound_takes_any_summary() -> None:
     """And what it covers leaves."""
     grown = history(UserMessage("x", id="u"), UserMessage("z", id="g")).insert(
-        Entry(message=SummaryMessage("s", id="s", covers=("u",)), position=0), budget=Budget(limit=None)
+        HistoryEntry(message=SummaryMessage("s", id="s", covers=("u",)), position=0), budget=HistoryBudget(limit=None)
     )
     assert grown is not None
     assert ids(grown[0]) == ["s", "g"]
@@ -71,7 +72,9 @@ def test_an_eager_policy_is_asked_without_a_bound_too() -> None:
     long = history(*(UserMessage("x", id=f"u{n}") for n in range(9)), UserMessage("z", id="g"))
     policy = Summarize(window=100)
     grown, pruned = long.append(
-        Entry(message=UserMessage("n", id="n"), position=10, tokens=10), policy=policy, budget=Budget(limit=None)
+        HistoryEntry(message=UserMessage("n", id="n"), position=10, tokens=10),
+        policy=policy,
+        budget=HistoryBudget(limit=None),
     )
     assert pruned is not None
     assert pruned.to_summarise
@@ -82,7 +85,9 @@ def test_what_must_stay_and_does_not_fit_is_itemised() -> None:
     """And only then."""
     with pytest.raises(ContextOverflow) as caught:
         history(SystemMessage("a", id="s1"), UserMessage("z", id="g")).append(
-            Entry(message=UserMessage("n", id="n"), position=2), policy=Rolling(), budget=Budget(limit=2, target=1)
+            HistoryEntry(message=UserMessage("n", id="n"), position=2),
+            policy=Rolling(),
+            budget=HistoryBudget(limit=2, target=1),
         )
 
     assert len(caught.value.items) == 3
@@ -91,19 +96,19 @@ def test_what_must_stay_and_does_not_fit_is_itemised() -> None:
 def test_results_that_stand_alone_are_a_group_and_nothing_is_no_group() -> None:
     """Whatever comes in can be surveyed."""
     lone = history(UserMessage("x", id="g"), exchange(1)[1])
-    assert [g.kind for g in survey(lone.entries, "g")] == ["user", "results"]
-    assert survey((), "g") == ()
+    assert [g.kind for g in group_entries(lone.entries, "g")] == ["user", "results"]
+    assert group_entries((), "g") == ()
 
 
 def test_a_turn_whose_opener_can_t_come_back_goes_with_it() -> None:
     """A history opens with a user's message, or its beginning leaves."""
     told = history(UserMessage("x", id="u"), *exchange(1), UserMessage("y", id="g"), *exchange(2), goal="g")
-    groups = survey(told.entries, "g")
+    groups = group_entries(told.entries, "g")
     kept = tuple(g for g in groups if g.entries[0].message.id != "u")
-    verdict = settle(groups, Pruned(kept=kept), 5)
+    verdict = enforce_bounds(groups, PruneDecision(kept=kept), 5)
     shown = [entry.message.id for g in verdict.kept for entry in g.entries]
     assert shown == ["g", "a2", "t2"]
-    roomy = settle(groups, Pruned(kept=kept), 6)
+    roomy = enforce_bounds(groups, PruneDecision(kept=kept), 6)
     assert next(entry.message.id for g in roomy.kept for entry in g.entries) == "u"
 
 
@@ -118,11 +123,11 @@ def test_the_tail_skips_system_messages_and_summaries_and_may_hold_everything() 
         SystemMessage("b", id="s2"),
         UserMessage("z", id="g"),
     ]
-    kept = policy.prune(survey(history(*messages).entries, "g"), Budget(limit=5, target=2)).kept
+    kept = policy.prune(group_entries(history(*messages).entries, "g"), HistoryBudget(limit=5, target=2)).kept
     assert [g.entries[0].message.id for g in kept] == ["u", "s1", "r", "s2", "g"]
     all_of_it = HeadTail(max_messages=30, preserve_first_n=10, preserve_last_n=10)
-    few = survey(history(UserMessage("x", id="u"), UserMessage("z", id="g")).entries, "g")
-    assert all_of_it.prune(few, Budget(limit=1, target=1)).evicted == ()
+    few = group_entries(history(UserMessage("x", id="u"), UserMessage("z", id="g")).entries, "g")
+    assert all_of_it.prune(few, HistoryBudget(limit=1, target=1)).evicted == ()
 
 
 def test_files_are_read_from_arguments_that_can_be_read() -> None:
@@ -136,8 +141,8 @@ def test_files_are_read_from_arguments_that_can_be_read() -> None:
 
     messages.extend(UserMessage("y", id=f"u{n}") for n in range(8))
     told = history(*messages, UserMessage("z", id="g"))
-    budget = Budget(limit=12, target=6, touches={"read": "path"})
-    kept = Summarize().prune(survey(told.entries, "g"), budget).kept
+    budget = HistoryBudget(limit=12, target=6, touches={"read": "path"})
+    kept = Summarize().prune(group_entries(told.entries, "g"), budget).kept
     shown = [entry.message.id for g in kept for entry in g.entries]
     assert "a3" in shown
     assert not {"a0", "a1", "a2"} & set(shown)
@@ -148,7 +153,7 @@ def test_a_member_of_a_chain_keeps_to_its_own_smaller_bound() -> None:
     policy = chain(Rolling(limit=10), HeadTail(max_messages=30))
     assert policy.limit == 10
     told = history(*(UserMessage("x", id=f"u{n}") for n in range(12)), UserMessage("z", id="g"))
-    verdict = policy.prune(survey(told.entries, "g"), Budget(limit=20, target=10))
+    verdict = policy.prune(group_entries(told.entries, "g"), HistoryBudget(limit=20, target=10))
     assert sum(g.size for g in verdict.kept) <= 10
 
     with pytest.raises(DefinitionError):
@@ -158,7 +163,7 @@ def test_a_member_of_a_chain_keeps_to_its_own_smaller_bound() -> None:
 def test_identifiers_are_what_names_something_exactly() -> None:
     """Paths, ids, numbers with their commas, addresses; not words."""
     text = "See src/a.py, and/or https://x.org/7 for INV-17: 1,250.00 EUR (ada@x.org), max_size; i.e. don't."
-    assert [*identifiers(text)] == [
+    assert [*find_identifiers(text)] == [
         "src/a.py", "https://x.org/7", "INV-17", "1,250.00", "ada@x.org", "max_size",
     ]  # fmt: skip
 
@@ -171,11 +176,11 @@ def test_identifiers_of_arguments_are_their_values() -> None:
             ToolCall(id="2", name="f", arguments="broken b_2"),
         )
     )
-    text = attach("Short.", [deep, SystemMessage("c_3")], 200)
+    text = attach_identifiers("Short.", [deep, SystemMessage("c_3")], 200)
     assert "Identifiers: a_1, 345, b_2" in text
     assert "key_1" not in text
     assert "c_3" not in text
-    assert attach("Short.", [deep], 5) == "Short."
+    assert attach_identifiers("Short.", [deep], 5) == "Short."
 
 
 async def test_a_policy_that_raises_fails_the_run_in_words() -> None:
@@ -185,7 +190,7 @@ async def test_a_policy_that_raises_fails_the_run_in_words() -> None:
         name = "broken"
         limit = 5
 
-        def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
+        def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
             raise ValueError("no idea")
 
     @tool

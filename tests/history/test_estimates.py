@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from crew.history import PRIOR, count_message, estimate, estimate_message, exact_counter
+from crew.history import ESTIMATOR, count_message_tokens, estimate_message_tokens, estimate_tokens, exact_counter
 from crew.messages import (
     AssistantMessage,
     Image,
@@ -78,7 +78,7 @@ def test_an_estimate_is_near_a_real_tokenizer(name: str) -> None:
     counter = exact_counter("openai", "gpt-5-mini")
     assert counter is not None
     real = counter.count(SAMPLES[name])
-    assert real * 0.75 <= estimate(SAMPLES[name]) <= real * 1.25
+    assert real * 0.75 <= estimate_tokens(SAMPLES[name]) <= real * 1.25
 
 
 def test_the_exact_tokenizer_is_for_openai_models_alone() -> None:
@@ -93,30 +93,32 @@ def test_the_exact_tokenizer_is_for_openai_models_alone() -> None:
 
 def test_a_long_text_is_judged_by_parts_of_it() -> None:
     """A sample of a uniform text says as much as all of it."""
-    assert 0.9 < estimate(ENGLISH * 400) / (400 * estimate(ENGLISH)) < 1.1
+    assert 0.9 < estimate_tokens(ENGLISH * 400) / (400 * estimate_tokens(ENGLISH)) < 1.1
 
 
 def test_keys_and_base64_are_not_words() -> None:
     """They have about three characters a token."""
-    assert 0.3 < estimate("3f9a27c81b" * 40) / 400 < 0.5
+    assert 0.3 < estimate_tokens("3f9a27c81b" * 40) / 400 < 0.5
 
 
 def test_nothing_has_no_tokens_and_anything_has_some() -> None:
     """Also what no class of characters knows."""
-    assert estimate("") == 0
-    assert PRIOR.count("\x00") == 1
-    assert estimate("\x00" * 800) == 100
+    assert estimate_tokens("") == 0
+    assert ESTIMATOR.count("\x00") == 1
+    assert estimate_tokens("\x00" * 800) == 100
 
 
 def test_every_kind_of_message_is_counted() -> None:
     """Text, calls, results and pictures; what only the provider can read is left out."""
-    text = estimate(ENGLISH)
-    assert estimate_message(SystemMessage(ENGLISH)) == estimate_message(SummaryMessage(ENGLISH)) == text + 4
-    assert estimate_message(UserMessage(ENGLISH, images=(Image(data="x" * 9_000),))) == text + 804
+    text = estimate_tokens(ENGLISH)
+    assert (
+        estimate_message_tokens(SystemMessage(ENGLISH)) == estimate_message_tokens(SummaryMessage(ENGLISH)) == text + 4
+    )
+    assert estimate_message_tokens(UserMessage(ENGLISH, images=(Image(data="x" * 9_000),))) == text + 804
     call = ToolCall(id="1", name="read", arguments=JSON)
-    assert estimate_message(AssistantMessage(ENGLISH, calls=(call,))) > text + estimate(JSON)
+    assert estimate_message_tokens(AssistantMessage(ENGLISH, calls=(call,))) > text + estimate_tokens(JSON)
     results = (ToolResult(call_id="1", text=ENGLISH), ToolResult(call_id="2", text=ENGLISH))
-    assert estimate_message(ToolMessage(results)) == 2 * (text + 4)
+    assert estimate_message_tokens(ToolMessage(results)) == 2 * (text + 4)
 
 
 def test_counts_are_kept_by_counter_and_only_if_wanted() -> None:
@@ -131,7 +133,12 @@ def test_counts_are_kept_by_counter_and_only_if_wanted() -> None:
             return 1
 
     message, first, second = UserMessage("hello"), Ones(), Ones()
-    assert count_message(message, first) == count_message(message, first) == count_message(message, second) == 5
+    assert (
+        count_message_tokens(message, first)
+        == count_message_tokens(message, first)
+        == count_message_tokens(message, second)
+        == 5
+    )
     assert (first.times, second.times) == (1, 1)
-    count_message(message, first, keep=False)
+    count_message_tokens(message, first, keep=False)
     assert first.times == 2

@@ -5,32 +5,34 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crew.doors import Entry
-from crew.history import Calibration, Gauge
-from crew.history.gauge import anchor, predict
+from crew.history import Calibration, TokenBudget
+from crew.history.token_budget import calibrate, predict_tokens
+from crew.interfaces import HistoryEntry
 from crew.messages import UserMessage
 
 counts = st.lists(st.integers(1, 5_000), min_size=1, max_size=12)
 
 
-def entries(tokens: list[int], start: int = 0) -> list[Entry]:
-    return [Entry(message=UserMessage(str(n)), position=start + i, tokens=n) for i, n in enumerate(tokens)]
+def entries(tokens: list[int], start: int = 0) -> list[HistoryEntry]:
+    return [HistoryEntry(message=UserMessage(str(n)), position=start + i, tokens=n) for i, n in enumerate(tokens)]
 
 
-def corrected(before: list[Entry], tokens: dict[int, int]) -> list[Entry]:
-    return [Entry(message=e.message, position=e.position, tokens=tokens.get(e.position, e.tokens)) for e in before]
+def corrected(before: list[HistoryEntry], tokens: dict[int, int]) -> list[HistoryEntry]:
+    return [
+        HistoryEntry(message=e.message, position=e.position, tokens=tokens.get(e.position, e.tokens)) for e in before
+    ]
 
 
 @given(counts, st.integers(0, 4_000), st.integers(1, 60_000))
 def test_a_request_is_predicted_as_it_was_billed(tokens: list[int], fixed: int, billed: int) -> None:
     """The first bill is shared out whole, within reason, and nothing becomes negative."""
     shown = entries(tokens)
-    found = anchor(Calibration(), fixed, shown, 0, billed)
+    found = calibrate(Calibration(), fixed, shown, 0, billed)
     again = corrected(shown, dict(found.tokens))
     assert found.fixed >= 0
     assert all(entry.tokens >= 0 for entry in again)
     assert found.calibration.bills == 1
-    assert abs(predict(found.calibration, found.fixed, again, len(tokens)) - billed) <= len(tokens) + 2
+    assert abs(predict_tokens(found.calibration, found.fixed, again, len(tokens)) - billed) <= len(tokens) + 2
 
 
 @given(counts, counts, st.floats(0.6, 1.8), st.integers(0, 4_000), st.sampled_from(["held", "moved", "first"]))
@@ -39,21 +41,21 @@ def test_what_is_new_costs_what_the_bill_grew_by(
 ) -> None:
     """Whatever moved in between, the same request again is predicted as billed."""
     first = entries(old)
-    known = anchor(Calibration(), fixed, first, 0, round(factor * (fixed + sum(old))))
+    known = calibrate(Calibration(), fixed, first, 0, round(factor * (fixed + sum(old))))
     shown = [*corrected(first, dict(known.tokens)), *entries(new, len(old))]
-    before = predict(known.calibration, known.fixed, shown[: len(old)], len(old))
+    before = predict_tokens(known.calibration, known.fixed, shown[: len(old)], len(old))
     billed = before + round(factor * sum(new))
-    found = anchor(known.calibration, known.fixed, shown, len(old), billed, held=held)  # type: ignore[arg-type]
+    found = calibrate(known.calibration, known.fixed, shown, len(old), billed, held=held)  # type: ignore[arg-type]
     again = corrected(shown, dict(found.tokens))
-    assert abs(predict(found.calibration, found.fixed, again, len(shown)) - billed) <= len(shown) + 2
+    assert abs(predict_tokens(found.calibration, found.fixed, again, len(shown)) - billed) <= len(shown) + 2
 
 
 def test_while_the_view_held_still_the_new_messages_bear_the_difference() -> None:
     """An eviction later subtracts what they were billed with."""
     first = entries([100])
-    start = anchor(Calibration(), 0, first, 0, 100)
+    start = calibrate(Calibration(), 0, first, 0, 100)
     shown = [*first, *entries([100], 1)]
-    found = anchor(start.calibration, start.fixed, shown, 1, 300)
+    found = calibrate(start.calibration, start.fixed, shown, 1, 300)
     assert found.tokens == {1: 200}
     assert found.calibration.ratio > start.calibration.ratio
 
@@ -61,8 +63,8 @@ def test_while_the_view_held_still_the_new_messages_bear_the_difference() -> Non
 def test_a_bill_without_anything_new_corrects_what_was_known() -> None:
     """The same request, billed otherwise: the larger part of it bears most of the difference."""
     shown = entries([100, 100])
-    start = anchor(Calibration(), 100, shown, 0, 300)
-    found = anchor(start.calibration, start.fixed, shown, 2, 600)
+    start = calibrate(Calibration(), 100, shown, 0, 300)
+    found = calibrate(start.calibration, start.fixed, shown, 2, 600)
     assert found.tokens == {0: 220, 1: 220}
     assert found.fixed == 160
 
@@ -70,16 +72,16 @@ def test_a_bill_without_anything_new_corrects_what_was_known() -> None:
 def test_another_model_has_a_scale_of_its_own() -> None:
     """The counts stay in the unit of the first model that billed."""
     shown = entries([1_000, 1_000])
-    first = anchor(Calibration(), 0, shown, 0, 2_000)
-    other = anchor(Calibration(), 0, shown, 2, 3_000)
+    first = calibrate(Calibration(), 0, shown, 0, 2_000)
+    other = calibrate(Calibration(), 0, shown, 2, 3_000)
     assert not other.tokens
     assert first.calibration.scale == 1.0
-    assert abs(predict(other.calibration, other.fixed, shown, 2) - 3_000) <= 60
+    assert abs(predict_tokens(other.calibration, other.fixed, shown, 2) - 3_000) <= 60
 
 
 def test_only_a_smaller_window_of_the_same_model_is_learned() -> None:
     """An error names the window of the model that was asked."""
-    gauge = Gauge(model="a:b", window=1_000)
+    gauge = TokenBudget(model="a:b", window=1_000)
     assert gauge.learned("a:c", 500) is gauge
     assert gauge.learned("a:b", 2_000) is gauge
-    assert gauge.learned("a:b", 500) == Gauge(model="a:b", window=500, source="learned")
+    assert gauge.learned("a:b", 500) == TokenBudget(model="a:b", window=500, source="learned")

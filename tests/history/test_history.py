@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crew.doors import Budget, Entry, Group, Policy, Pruned
 from crew.errors import ContextOverflow
-from crew.exchanges import PROFILES, validate
-from crew.history import History, Rolling, Unbounded
-from crew.history.legal import settle, survey
-from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, weight
+from crew.history import History
+from crew.history.eviction import enforce_bounds, group_entries
+from crew.history.policies import Rolling, Unbounded
+from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PruneDecision
+from crew.message_rules import PROFILES, validate
+from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, message_size
 from tests.doubles import size_of
 from tests.strategies import Growth, Maker, budgets, growths
 
@@ -57,15 +58,15 @@ class Watched:
     history: History = field(default_factory=History)
     everything: list[Message] = field(default_factory=list)
 
-    def append(self, *messages: Message) -> Pruned | None:
+    def append(self, *messages: Message) -> PruneDecision | None:
         """Append, and check what must hold at every moment."""
         before = self.history
         copy = before.entries
-        entries = [Entry(message=m, position=len(self.everything) + i, tokens=1) for i, m in enumerate(messages)]
+        entries = [HistoryEntry(message=m, position=len(self.everything) + i, tokens=1) for i, m in enumerate(messages)]
         self.everything.extend(messages)
         wanted = [*before.messages, *messages]
-        least = sum(weight(wanted[i]) for i in mandatory(wanted, before.goal))
-        budget = Budget(limit=self.limit, target=self.target)
+        least = sum(message_size(wanted[i]) for i in mandatory(wanted, before.goal))
+        budget = HistoryBudget(limit=self.limit, target=self.target)
 
         if self.limit is not None and least > self.limit:
             with pytest.raises(ContextOverflow) as caught:
@@ -79,7 +80,9 @@ class Watched:
         self._check(before, copy, wanted, pruned)
         return pruned
 
-    def _check(self, before: History, copy: tuple[Entry, ...], wanted: list[Message], pruned: Pruned | None) -> None:
+    def _check(
+        self, before: History, copy: tuple[HistoryEntry, ...], wanted: list[Message], pruned: PruneDecision | None
+    ) -> None:
         now = list(self.history.messages)
         assert self.history.size == size_of(now)
         assert self.limit is None or self.history.size <= self.limit
@@ -151,7 +154,7 @@ def test_a_pruning_cuts_to_its_target_or_to_the_last_legal_place(growth: Growth,
     watched = Watched(*budget)
 
     for history, pruned in grow(growth, watched):
-        groups = survey(history.entries, history.goal)
+        groups = group_entries(history.entries, history.goal)
 
         if pruned and history.size > budget[1]:
             newest = groups[-1].size + (groups[-2].size if len(groups) > 1 else 0)
@@ -164,17 +167,17 @@ def test_a_pruning_cuts_to_its_target_or_to_the_last_legal_place(growth: Growth,
 def test_pruning_twice_is_pruning_once(growth: Growth, budget: tuple[int, int]) -> None:
     """What a pruning left is left alone by the next one, and the decision is the same each time."""
     everything = [*growth.before, growth.goal, *(m for step in growth.steps for m in step)]
-    entries = tuple(Entry(message=m, position=i, tokens=1) for i, m in enumerate(everything))
-    groups = survey(entries, growth.goal.id)
+    entries = tuple(HistoryEntry(message=m, position=i, tokens=1) for i, m in enumerate(everything))
+    groups = group_entries(entries, growth.goal.id)
     limit, target = budget
     policy = Rolling()
 
     if sum(g.size for g in groups if g.mandatory) > limit:
         return
 
-    once = settle(groups, policy.prune(groups, Budget(limit=limit, target=target)), limit)
-    assert settle(groups, policy.prune(groups, Budget(limit=limit, target=target)), limit) == once
-    again = settle(once.kept, policy.prune(once.kept, Budget(limit=limit, target=target)), limit)
+    once = enforce_bounds(groups, policy.prune(groups, HistoryBudget(limit=limit, target=target)), limit)
+    assert enforce_bounds(groups, policy.prune(groups, HistoryBudget(limit=limit, target=target)), limit) == once
+    again = enforce_bounds(once.kept, policy.prune(once.kept, HistoryBudget(limit=limit, target=target)), limit)
     assert again.kept == once.kept
     assert again.evicted == ()
 
@@ -186,10 +189,10 @@ class Careless:
     seed: int
     name: str = "careless"
 
-    def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
+    def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         random = Maker(self.seed).random
         kept = tuple(g for g in history if random.random() < 0.5)
-        return Pruned(kept=kept, evicted=tuple(g for g in history if g not in kept), reason="chance")
+        return PruneDecision(kept=kept, evicted=tuple(g for g in history if g not in kept), reason="chance")
 
 
 @given(growths(), budgets(), st.integers(0, 2**16))
@@ -217,8 +220,8 @@ def test_a_final_reply_never_overflows(growth: Growth, budget: tuple[int, int]) 
 
     for history, _ in grow(growth, watched):
         position = history.entries[-1].position + 1
-        reply = Entry(message=Maker(prefix="end").reply(), position=position)
-        ended, _ = history.conclude(reply, policy=Rolling(), budget=Budget(limit=limit, target=budget[1]))
+        reply = HistoryEntry(message=Maker(prefix="end").reply(), position=position)
+        ended, _ = history.conclude(reply, policy=Rolling(), budget=HistoryBudget(limit=limit, target=budget[1]))
         systems = {m.text for m in history.messages if isinstance(m, SystemMessage)}
         assert ended.size <= limit
         assert ended.messages[-1] is reply.message
@@ -230,16 +233,18 @@ def test_without_a_limit_a_final_reply_is_appended() -> None:
     maker = Maker()
     goal, reply = maker.user(), maker.reply()
     history, _ = History(goal=goal.id).append(
-        Entry(message=goal, position=0), policy=Unbounded(), budget=Budget(limit=None)
+        HistoryEntry(message=goal, position=0), policy=Unbounded(), budget=HistoryBudget(limit=None)
     )
-    ended, pruned = history.conclude(Entry(message=reply, position=1), policy=Unbounded(), budget=Budget(limit=None))
+    ended, pruned = history.conclude(
+        HistoryEntry(message=reply, position=1), policy=Unbounded(), budget=HistoryBudget(limit=None)
+    )
     assert ended.messages == (goal, reply)
     assert pruned is None
 
 
 def test_an_empty_history_has_no_groups() -> None:
     """Nothing in, nothing out."""
-    assert survey((), "") == ()
+    assert group_entries((), "") == ()
     assert History().messages == ()
 
 
@@ -285,8 +290,8 @@ class Only:
     ids: tuple[str, ...]
     name: str = "only"
 
-    def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
-        return Pruned(kept=tuple(g for g in history if g.entries[0].message.id in self.ids), reason="said so")
+    def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
+        return PruneDecision(kept=tuple(g for g in history if g.entries[0].message.id in self.ids), reason="said so")
 
 
 @pytest.mark.parametrize(("limit", "opener_back"), [(8, True), (6, False)])

@@ -8,12 +8,22 @@ from typing import Any
 
 from crew import Agent, CrewExecutor, ScriptedProvider, call, handoff, tool
 from crew.agents import Crew
-from crew.doors import Entry, ModelReply
-from crew.history import Calibration, Gauge, History, MaskToolResults, Truncate, View
-from crew.history.manifest import manifest_of, unfold
-from crew.history.view import codes, marked, mask, shown
-from crew.manifest import Line, Manifest
-from crew.messages import AssistantMessage, SummaryMessage, ToolCall, ToolMessage, ToolResult, Transcript, UserMessage
+from crew.history import Calibration, History, TokenBudget, View
+from crew.history.manifest import build_manifest, expand_manifests
+from crew.history.policies import MaskToolResults, Truncate
+from crew.history.view import entry_codes, mask_messages, visible_entries, with_marker
+from crew.interfaces import HistoryEntry, ModelReply
+from crew.messages import (
+    AssistantMessage,
+    Manifest,
+    ManifestLine,
+    SummaryMessage,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    Transcript,
+    UserMessage,
+)
 from crew.runs.events import Asked, Replied
 from crew.store import decode_events, encode_events
 
@@ -57,7 +67,7 @@ async def test_the_changes_add_up_to_every_request() -> None:
         assert [m.manifest for m in result.transcript if m.role == "assistant"] == manifests
 
         for number in range(len(manifests)):
-            assert [line.id for line in unfold(manifests[: number + 1])] == sent[number]
+            assert [line.id for line in expand_manifests(manifests[: number + 1])] == sent[number]
 
 
 async def test_a_manifest_is_as_large_as_what_changed() -> None:
@@ -130,17 +140,24 @@ async def test_what_crossed_a_handoff_as_text_is_told_so() -> None:
 
 
 def made(*messages: Any, goal: str = "") -> tuple[History, Transcript]:
-    entries = tuple(Entry(message=m, position=i, tokens=600) for i, m in enumerate(messages))
+    entries = tuple(HistoryEntry(message=m, position=i, tokens=600) for i, m in enumerate(messages))
     return History(entries=entries, size=len(entries), goal=goal), Transcript(messages)
 
 
 def manifest(history: History, transcript: Transcript, view: View, **changes: Any) -> Manifest:
-    given: dict[str, Any] = {"gauge": Gauge(model="m"), "calibration": Calibration(), "known": 0, "policy": "rolling"}
-    return manifest_of(history, transcript, view, agent="a", **(given | changes))
+    given: dict[str, Any] = {
+        "gauge": TokenBudget(model="m"),
+        "calibration": Calibration(),
+        "known": 0,
+        "policy": "rolling",
+    }
+    return build_manifest(history, transcript, view, agent="a", **(given | changes))
 
 
 def answered(view: View, history: History) -> View:
-    return replace(view, turn=view.turn + 1, sent=codes(marked(shown(history, view), view), view), sent_to="m")
+    return replace(
+        view, turn=view.turn + 1, sent=entry_codes(with_marker(visible_entries(history, view), view), view), sent_to="m"
+    )
 
 
 def test_what_a_summary_covers_is_told_as_summarised() -> None:
@@ -148,14 +165,14 @@ def test_what_a_summary_covers_is_told_as_summarised() -> None:
     messages = [UserMessage("goal", id="g"), *(AssistantMessage(f"t{i}", id=f"t{i}") for i in range(4))]
     history, transcript = made(*messages, goal="g")
     view = answered(View(), history)
-    summary = Entry(message=SummaryMessage("short", covers=("t0", "t1"), id="s"), position=2, tokens=5)
+    summary = HistoryEntry(message=SummaryMessage("short", covers=("t0", "t1"), id="s"), position=2, tokens=5)
     later = replace(history, entries=(history.entries[0], summary, history.entries[4]))
     found = manifest(later, transcript, view)
     assert found.same == 1
     assert found.rule == "rolling"
     assert found.left == (
-        Line(id="t0", disposition="summarised", reason="rolling"),
-        Line(id="t2", disposition="evicted", reason="rolling"),
+        ManifestLine(id="t0", disposition="summarised", reason="rolling"),
+        ManifestLine(id="t2", disposition="evicted", reason="rolling"),
     )
     assert [line.id for line in found.lines] == ["s", "t3"]
 
@@ -166,9 +183,9 @@ def test_another_model_has_cached_nothing() -> None:
     view = answered(View(), history)
     assert manifest(history, transcript, view).cached == 1_800
     assert manifest(history, transcript, view).rule == ""
-    other = manifest(history, transcript, view, gauge=Gauge(model="n"))
+    other = manifest(history, transcript, view, gauge=TokenBudget(model="n"))
     assert (other.same, other.cached, other.rule) == (0, 0, "another model")
-    fallen = manifest(history, transcript, replace(view, moved="fallback"), gauge=Gauge(model="n"))
+    fallen = manifest(history, transcript, replace(view, moved="fallback"), gauge=TokenBudget(model="n"))
     assert fallen.rule == "fallback"
 
 
@@ -176,7 +193,7 @@ def test_the_estimate_says_where_it_comes_from() -> None:
     """Estimated, counted exactly, or calibrated by a bill."""
     history, transcript = made(UserMessage("goal", id="g"))
     assert manifest(history, transcript, View()).counted == "estimated"
-    assert manifest(history, transcript, View(), gauge=Gauge(exact=True)).counted == "exact"
+    assert manifest(history, transcript, View(), gauge=TokenBudget(exact=True)).counted == "exact"
     assert manifest(history, transcript, View(), calibration=Calibration(bills=1)).counted == "calibrated"
 
 
@@ -194,9 +211,9 @@ def test_every_form_of_a_message_has_a_number_of_its_own() -> None:
     result = ToolMessage((ToolResult(call_id="a", text="long"),), id="r")
     reply = AssistantMessage("text", calls=(ToolCall(id="a", name="read"),), id="c")
     history, _ = made(UserMessage("goal", id="g"), reply, result, SummaryMessage("short", id="s"), goal="g")
-    assert codes(history.entries, View()) == (0, 4, 8, 15)
-    assert codes(history.entries, View(masked_to=3)) == (0, 4, 10, 15)
-    assert codes(history.entries, View(texts=(1,))) == (0, 5, 8, 15)
+    assert entry_codes(history.entries, View()) == (0, 4, 8, 15)
+    assert entry_codes(history.entries, View(masked_to=3)) == (0, 4, 10, 15)
+    assert entry_codes(history.entries, View(texts=(1,))) == (0, 5, 8, 15)
 
 
 def test_masks_that_are_not_at_the_front_are_kept_one_by_one() -> None:
@@ -207,13 +224,13 @@ def test_masks_that_are_not_at_the_front_are_kept_one_by_one() -> None:
         return [made, ToolMessage((ToolResult(call_id=name, text="long"),), id=f"r{name}")]
 
     history, transcript = made(UserMessage("goal", id="g"), *exchange("a"), *exchange("b"), *exchange("c"))
-    view = mask(View(), shown(history, View()), {"rb"})
+    view = mask_messages(View(), visible_entries(history, View()), {"rb"})
     assert (view.masked_to, view.masks) == (0, (4,))
-    whole = mask(view, shown(history, view), {"ra"})
+    whole = mask_messages(view, visible_entries(history, view), {"ra"})
     assert (whole.masked_to, whole.masks) == (5, ())
-    everything = mask(whole, shown(history, whole), {"rc"})
+    everything = mask_messages(whole, visible_entries(history, whole), {"rc"})
     assert (everything.masked_to, everything.masks) == (7, ())
-    nothing = mask(View(), shown(history, View()), set())
+    nothing = mask_messages(View(), visible_entries(history, View()), set())
     assert (nothing.masked_to, nothing.masks) == (0, ())
     lines = manifest(history, transcript, view).lines
     assert [line.disposition for line in lines].count("masked") == 1

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from crew.doors import Entry
 from crew.errors import DefinitionError
-from crew.history import History, Rolling, Unbounded, View, cross, policy_named, present
-from crew.history.legal import survey
+from crew.history import History, View, apply_handoff, visible_messages
+from crew.history.eviction import group_entries
+from crew.history.policies import Rolling, Unbounded, create_policy
+from crew.interfaces import HistoryEntry
 from crew.messages import Message, SystemMessage, ToolMessage, ToolResult
 from tests.strategies import Maker
 
@@ -26,12 +27,12 @@ AT = EVERYTHING.index(HANDOFF[0])
 
 
 def history() -> History:
-    entries = tuple(Entry(message=m, position=i) for i, m in enumerate(EVERYTHING))
+    entries = tuple(HistoryEntry(message=m, position=i) for i, m in enumerate(EVERYTHING))
     return History(entries=entries, size=len(EVERYTHING) + 1, goal=GOAL.id)
 
 
 def ids(view: View) -> list[str]:
-    return [message.id for message in present(history(), view)]
+    return [message.id for message in visible_messages(history(), view)]
 
 
 @pytest.mark.parametrize(
@@ -46,32 +47,32 @@ def ids(view: View) -> list[str]:
 )
 def test_goal_rules_and_the_handoff_itself_always_cross(what: object, crossed: list[Message]) -> None:
     """The filter decides on what came before; rules, goal and the handoff's own group are there in any case."""
-    assert ids(cross(View(), history(), AT, what)) == [m.id for m in crossed]  # type: ignore[arg-type]
+    assert ids(apply_handoff(View(), history(), AT, what)) == [m.id for m in crossed]  # type: ignore[arg-type]
 
 
 def test_text_only_shows_words_without_calls() -> None:
     """A reply that spoke and called crosses with its words alone, as the same value each time."""
-    view = cross(View(), history(), AT, "text_only")
-    shown = next(m for m in present(history(), view) if m.id == SPOKEN[0].id)
+    view = apply_handoff(View(), history(), AT, "text_only")
+    shown = next(m for m in visible_messages(history(), view) if m.id == SPOKEN[0].id)
     assert (shown.text, shown.calls) == ("let me see", ())  # type: ignore[union-attr]
-    assert next(m for m in present(history(), view) if m.id == SPOKEN[0].id) is shown
+    assert next(m for m in visible_messages(history(), view) if m.id == SPOKEN[0].id) is shown
 
 
 def test_last_of_nothing_is_nothing() -> None:
     """An empty history has no last exchange."""
-    assert cross(View(), History(), 0, "last").whole == ()
+    assert apply_handoff(View(), History(), 0, "last").whole == ()
 
 
 def test_a_policy_is_found_by_name() -> None:
     """By name in configuration; a wrong one is told with its neighbours."""
-    assert policy_named("rolling") == Rolling()
-    assert policy_named("unbounded") == Unbounded()
+    assert create_policy("rolling") == Rolling()
+    assert create_policy("unbounded") == Unbounded()
 
     with pytest.raises(DefinitionError, match="rolling"):
-        policy_named("roling")
+        create_policy("roling")
 
 
 def test_results_without_their_call_are_a_group_of_their_own() -> None:
     """A history that was never mended can still be surveyed."""
-    entry = Entry(message=ToolMessage((ToolResult(call_id="a", text="1"),), id="t"), position=0)
-    assert [(g.kind, g.size) for g in survey((entry,), "")] == [("results", 1)]
+    entry = HistoryEntry(message=ToolMessage((ToolResult(call_id="a", text="1"),), id="t"), position=0)
+    assert [(g.kind, g.size) for g in group_entries((entry,), "")] == [("results", 1)]

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from crew.doors import Budget, Entry
 from crew.errors import DefinitionError
-from crew.history import History, MaskToolResults, Rolling, Truncate, Unbounded, policy_named, staged
-from crew.history.fit import drop
-from crew.history.legal import survey
-from crew.history.view import View, cross, hide, present, shown
+from crew.history import History
+from crew.history.eviction import drop, group_entries
+from crew.history.policies import MaskToolResults, Rolling, Truncate, Unbounded, create_policy, split_stages
+from crew.history.view import View, apply_handoff, hide_positions, visible_entries, visible_messages
+from crew.interfaces import HistoryBudget, HistoryEntry
 from crew.messages import AssistantMessage, ToolCall, ToolMessage, ToolResult, UserMessage
 
 
@@ -22,12 +22,12 @@ def exchange(name: str, results: int = 1, text: str = "found") -> list[Any]:
 
 
 def history(*messages: Any, goal: str = "", tokens: int = 100) -> History:
-    entries = tuple(Entry(message=m, position=i, tokens=tokens) for i, m in enumerate(messages))
+    entries = tuple(HistoryEntry(message=m, position=i, tokens=tokens) for i, m in enumerate(messages))
     return History(entries=entries, size=len(entries), goal=goal)
 
 
 def groups(made: History) -> Any:
-    return survey(made.entries, made.goal)
+    return group_entries(made.entries, made.goal)
 
 
 TALK = history(
@@ -42,36 +42,36 @@ TALK = history(
 
 def test_truncate_does_nothing_below_its_threshold() -> None:
     """Counting the fixed part and the marker."""
-    kept = Truncate().prune(groups(TALK), Budget(limit=None, window=1_100, fixed=50))
+    kept = Truncate().prune(groups(TALK), HistoryBudget(limit=None, window=1_100, fixed=50))
     assert not kept.evicted
-    assert Truncate().prune(groups(TALK), Budget(limit=None)).evicted == ()
+    assert Truncate().prune(groups(TALK), HistoryBudget(limit=None)).evicted == ()
 
 
 def test_truncate_gives_the_first_message_up_where_it_would_not_fit() -> None:
     """It stays only while it fits."""
-    with_it = Truncate().prune(groups(TALK), Budget(limit=None, window=900))
+    with_it = Truncate().prune(groups(TALK), HistoryBudget(limit=None, window=900))
     assert with_it.kept[0].entries[0].message.id == "u1"
-    without = Truncate().prune(groups(TALK), Budget(limit=None, window=480))
+    without = Truncate().prune(groups(TALK), HistoryBudget(limit=None, window=480))
     assert [g.entries[0].message.id for g in without.kept] == ["g", "cc"]
 
 
 def test_masking_begins_at_twice_the_number_and_spares_the_newest_group() -> None:
     """Down to the number where whole messages allow it; never what the model was called for last."""
     policy = MaskToolResults(keep_recent=2)
-    assert policy.prune(groups(TALK), Budget(limit=None)).masked == ()
+    assert policy.prune(groups(TALK), HistoryBudget(limit=None)).masked == ()
     made = history(UserMessage("goal", id="g"), *exchange("a", 2), *exchange("b", 3), goal="g")
-    assert policy.prune(groups(made), Budget(limit=None)).masked == ("ra",)
+    assert policy.prune(groups(made), HistoryBudget(limit=None)).masked == ("ra",)
     alone = history(UserMessage("goal", id="g"), *exchange("a", 5), goal="g")
-    assert policy.prune(groups(alone), Budget(limit=None)).masked == ()
+    assert policy.prune(groups(alone), HistoryBudget(limit=None)).masked == ()
     many = history(UserMessage("goal", id="g"), *exchange("a"), *exchange("b", 3), *exchange("c"), goal="g")
-    assert policy.prune(groups(many), Budget(limit=None)).masked == ("ra",)
-    assert MaskToolResults(keep_recent=0).prune(groups(many), Budget(limit=None)).masked == ()
+    assert policy.prune(groups(many), HistoryBudget(limit=None)).masked == ("ra",)
+    assert MaskToolResults(keep_recent=0).prune(groups(many), HistoryBudget(limit=None)).masked == ()
 
 
 def test_results_that_are_masked_already_do_not_count() -> None:
     """Only what can still be read is counted."""
     made = history(UserMessage("goal", id="g"), *exchange("a", text="[Omitted]"), *exchange("b"), goal="g")
-    assert MaskToolResults(keep_recent=1).prune(groups(made), Budget(limit=None)).masked == ()
+    assert MaskToolResults(keep_recent=1).prune(groups(made), HistoryBudget(limit=None)).masked == ()
 
 
 def test_what_should_stay_leaves_only_for_the_ceiling() -> None:
@@ -87,34 +87,34 @@ def test_what_should_stay_leaves_only_for_the_ceiling() -> None:
 
 def test_a_policy_for_views_leaves_the_history_to_rolling() -> None:
     """The bound of the shared history always has somebody who keeps it."""
-    assert staged(Rolling(limit=9)) == (Rolling(limit=9), ())
-    assert staged(Truncate()) == (Rolling(), (Truncate(),))
-    assert policy_named("mask_tool_results") == MaskToolResults()
-    assert policy_named("truncate") == Truncate()
-    assert not Unbounded().prune(groups(TALK), Budget(limit=1)).evicted
-    assert not Rolling().prune(groups(TALK), Budget(limit=50)).evicted
+    assert split_stages(Rolling(limit=9)) == (Rolling(limit=9), ())
+    assert split_stages(Truncate()) == (Rolling(), (Truncate(),))
+    assert create_policy("mask_tool_results") == MaskToolResults()
+    assert create_policy("truncate") == Truncate()
+    assert not Unbounded().prune(groups(TALK), HistoryBudget(limit=1)).evicted
+    assert not Rolling().prune(groups(TALK), HistoryBudget(limit=50)).evicted
 
     with pytest.raises(DefinitionError, match="there is no policy 'truncat'"):
-        policy_named("truncat")
+        create_policy("truncat")
 
 
 # ---------------------------------------------------------------------------------------------------- the view
 
 
 def ids(made: History, view: View) -> list[str]:
-    return [message.id for message in present(made, view)]
+    return [message.id for message in visible_messages(made, view)]
 
 
 def test_hiding_nothing_moves_nothing() -> None:
     """A view holds still."""
     view = View()
-    assert hide(view, TALK.entries, ()) is view
-    assert shown(TALK, view) is TALK.entries
+    assert hide_positions(view, TALK.entries, ()) is view
+    assert visible_entries(TALK, view) is TALK.entries
 
 
 def test_what_is_kept_before_the_cut_stays_until_the_next_move() -> None:
     """The message that opened the turn, and the goal of a run that has ended."""
-    view = hide(View(), TALK.entries, {1, 2, 4, 5})
+    view = hide_positions(View(), TALK.entries, {1, 2, 4, 5})
     assert ids(TALK, view) == ["u1", "g", "cc", "rc"]
     later = History(entries=TALK.entries, size=TALK.size, goal="another")
     assert ids(later, view) == ["u1", "g", "cc", "rc"]
@@ -132,16 +132,16 @@ def test_what_is_kept_before_the_cut_stays_until_the_next_move() -> None:
 )
 def test_what_crosses_a_handoff_is_fixed_there(what: Any, expected: list[str]) -> None:
     """Of the messages before it; goal and its own group always cross."""
-    assert ids(TALK, cross(View(), TALK, 6, what)) == expected
+    assert ids(TALK, apply_handoff(View(), TALK, 6, what)) == expected
 
 
 def test_nothing_before_a_handoff_means_nothing_crosses() -> None:
     """An empty past has no last group."""
-    assert ids(TALK, cross(View(), TALK, 0, "last")) == ids(TALK, View())
+    assert ids(TALK, apply_handoff(View(), TALK, 0, "last")) == ids(TALK, View())
 
 
 def test_a_second_handoff_says_what_moved_the_view() -> None:
     """An agent that was asked before sees another front now."""
     before = View(sent=(0,), crossed_at=3, whole=(0,))
-    assert cross(before, TALK, 6, "full") == View(sent=(0,), moved="handoff")
-    assert cross(before, TALK, 6, "none").moved == "handoff"
+    assert apply_handoff(before, TALK, 6, "full") == View(sent=(0,), moved="handoff")
+    assert apply_handoff(before, TALK, 6, "none").moved == "handoff"

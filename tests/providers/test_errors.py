@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, CrewExecutor
-from crew.doors import ModelRequest
-from crew.errors import AuthenticationFailed, ContextTooLong, Overloaded, RateLimited, RequestRejected, RunError
+from crew import Agent, CrewExecutor, RunError
+from crew.errors import AuthenticationFailed, ContextTooLong, Overloaded, RateLimited, RequestRejected
+from crew.interfaces import ModelRequest
 from crew.messages import UserMessage
-from crew.providers.refusals import Refusal, error_for, retry_after
+from crew.providers.error_mapping import ServiceError, provider_error, retry_after
 from crew.store import MemoryStore
 from crew.store.codec import encode_state
 from tests.providers.ways import KEY, PROTOCOLS, provider, watched, worker
@@ -50,7 +50,7 @@ async def test_a_window_that_is_too_small_says_how_large_it_is(protocol: Protoco
 )
 def test_the_words_for_too_long_of_every_service_are_known(message: str, maximum: int | None) -> None:
     """Whoever says it, it is the same error."""
-    error = error_for(Refusal(status=400, message=message), provider="p", model="m")
+    error = provider_error(ServiceError(status=400, message=message), provider="p", model="m")
     assert isinstance(error, ContextTooLong)
     assert error.maximum == maximum
 
@@ -83,9 +83,9 @@ def test_a_date_in_the_past_is_no_wait() -> None:
 def test_an_error_inside_of_a_stream_has_the_status_it_would_have_had() -> None:
     """The type says it, since the stream itself was answered with 200."""
     body = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-    assert isinstance(error_for(Refusal.read(200, body), provider="p", model="m"), Overloaded)
+    assert isinstance(provider_error(ServiceError.read(200, body), provider="p", model="m"), Overloaded)
     unknown = {"error": {"type": "invalid_request_error", "message": "No."}}
-    assert isinstance(error_for(Refusal.read(200, unknown), provider="p", model="m"), RequestRejected)
+    assert isinstance(provider_error(ServiceError.read(200, unknown), provider="p", model="m"), RequestRejected)
 
 
 @pytest.mark.parametrize(

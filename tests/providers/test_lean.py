@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from crew.doors import ModelRequest
+from crew.interfaces import ModelRequest
 from crew.messages import UserMessage
 from crew.providers import OpenAIChat
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from crew import CrewExecutor, Limits, tool
-from crew.doors import ModelSettings
+from crew.interfaces import ModelSettings
 from tests.providers.ways import ERAS, PROTOCOLS, provider, run, said, thinking, worker
 from tests.wire import Era, Model, Protocol, WireServer, tool_loop
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from crew.doors import ModelRequest, ToolSpec
-from crew.exchanges import PROFILES
+from crew.interfaces import ModelRequest, ToolSpec
+from crew.message_rules import PROFILES
 from crew.messages import AssistantMessage, ProviderData, SystemMessage, ToolCall, ToolMessage, ToolResult, UserMessage
-from crew.providers.anthropic.decode import from_wire as anthropic_reply
-from crew.providers.anthropic.render import to_wire as anthropic_wire
-from crew.providers.openai_chat.render import to_wire as chat_wire
-from crew.providers.openai_responses.render import to_wire as responses_wire
+from crew.providers.anthropic import decode_reply as anthropic_reply
+from crew.providers.anthropic_render import render_request as anthropic_wire
+from crew.providers.openai_chat import render_request as chat_wire
+from crew.providers.openai_responses import render_request as responses_wire
 
 ME = ("anthropic", "claude")
 TALK = (

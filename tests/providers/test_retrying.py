@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from crew import Agent, CrewExecutor, ScriptedProvider
-from crew.doors import Delta, ModelReply, ModelRequest, OnDelta, Retry
+from crew import Agent, CrewExecutor, RunError, ScriptedProvider
 from crew.errors import (
     AuthenticationFailed,
     ContentRefused,
@@ -16,9 +15,9 @@ from crew.errors import (
     QuotaExceeded,
     RateLimited,
     RequestRejected,
-    RunError,
     Unavailable,
 )
+from crew.interfaces import Delta, ModelReply, ModelRequest, OnDelta, RetryAttempt
 from crew.messages import UserMessage
 from crew.providers import Retrying, RetryPolicy
 from crew.runs.events import Retried
@@ -67,14 +66,14 @@ def retrying(failing: Failing, waiting: Waiting, **policy: float) -> Retrying:
     )
 
 
-def question(retries: list[Retry] | None = None) -> ModelRequest:
+def question(retries: list[RetryAttempt] | None = None) -> ModelRequest:
     return ModelRequest(messages=(UserMessage("Hello"),), on_retry=None if retries is None else retries.append)
 
 
 @pytest.mark.parametrize("error", [Unavailable, RateLimited, Overloaded, MalformedReply])
 async def test_what_may_pass_is_asked_again_with_growing_waits(error: type[ProviderError]) -> None:
     """Each wait is twice the one before; every retry is told of."""
-    failing, waiting, retries = Failing([error("no"), error("no"), error("no")]), Waiting(), list[Retry]()
+    failing, waiting, retries = Failing([error("no"), error("no"), error("no")]), Waiting(), list[RetryAttempt]()
     reply = await retrying(failing, waiting).complete(question(retries))
     assert reply.text == "done"
     assert waiting.waits == [0.5, 1.0, 2.0]
@@ -145,7 +144,7 @@ async def test_one_attempt_has_a_time_limit_of_its_own() -> None:
             return ModelReply(text="done")
 
     hanging = Hanging([])
-    retries = list[Retry]()
+    retries = list[RetryAttempt]()
     wrapped = Retrying(hanging, policy=RetryPolicy(timeout=0.02, first_wait=0.001))
     assert (await wrapped.complete(question(retries))).text == "done"
     assert "did not answer within 0.02 s" in retries[0].reason

@@ -8,8 +8,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from crew import Agent, CrewExecutor
-from crew.doors import ModelSettings
 from crew.errors import DefinitionError, OutputInvalid
+from crew.interfaces import ModelSettings
 from crew.messages import Image, UserMessage
 from crew.providers import Anthropic, OpenAIChat, OpenAIResponses
 from tests.providers.ways import ERAS, PROTOCOLS, patient, provider, run, said, worker

@@ -7,7 +7,7 @@ import anthropic  # noqa: F401 - loaded here, so that no time limit of a test pa
 import openai  # noqa: F401 - as above
 
 from crew import Agent, CrewExecutor, tool
-from crew.doors import ModelSettings, Provider
+from crew.interfaces import ModelSettings, Provider
 from crew.providers import Anthropic, OpenAIChat, OpenAIResponses, Retrying, RetryPolicy
 from crew.runs import RunResult
 from crew.runs.events import Event

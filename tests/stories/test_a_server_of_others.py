@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from crew import Agent, CrewExecutor
-from crew.doors import ModelSettings, Provider
+from crew.interfaces import ModelSettings, Provider
 from crew.providers import Anthropic, OpenAIChat, OpenAIResponses
 from tests.providers.ways import run, watched
 

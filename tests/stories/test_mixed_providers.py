@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from crew import Agent, Crew, CrewExecutor, handoff, tool
-from crew.doors import Provider
+from crew.interfaces import Provider
 from crew.messages import (
     AssistantMessage,
     SummaryMessage,

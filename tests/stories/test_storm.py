@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from crew import Agent, Crew, CrewExecutor, tool
-from crew.doors import Provider
+from crew.interfaces import Provider
 from crew.providers import Retrying, RetryPolicy
 from tests.providers.ways import PROTOCOLS, no_sleep, provider, run, said
 from tests.wire import Fault, WireServer, chance, tool_loop

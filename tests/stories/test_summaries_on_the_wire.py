@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from crew import CrewExecutor, Limits, RequestParameters, WholeHistory, tool
-from crew.doors import ModelSettings
-from crew.history import Checkpoint, HeadTail, Summarize
+from crew.history.policies import Checkpoint, HeadTail, Summarize
+from crew.interfaces import ModelSettings
 from crew.messages import SUMMARY_HEADING
 from crew.runs.events import Compacted, CompactionFailed, Retried
 from tests.providers.ways import ERAS, PROTOCOLS, patient, provider, run, said, thinking, watched, worker

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from crew import Agent, CrewExecutor, Limits, tool
-from crew.doors import ModelSettings
 from crew.errors import ContextOverflow
-from crew.history import MaskToolResults, Truncate
+from crew.history.policies import MaskToolResults, Truncate
+from crew.interfaces import ModelSettings
 from crew.runs import RequestParameters
 from crew.runs.events import Asked, FellBack, Replied, Retried, TooLong
 from tests.providers.ways import PROTOCOLS, patient, provider, run, said, watched

@@ -5,7 +5,7 @@ import json
 from crew import Agent, CrewExecutor, ScriptedProvider, call, tool
 from crew.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, ToolResult, UserMessage
 from crew.telemetry import names
-from crew.telemetry.content import LARGEST, messages_json
+from crew.telemetry.span_attributes import MAX_ATTRIBUTE_CHARS, messages_json
 
 
 @tool
@@ -48,7 +48,7 @@ def test_long_conversations_are_cut_between_messages() -> None:
     messages = [UserMessage(f"{number} {'x' * 5_000}") for number in range(50)]
     shown, omitted = messages_json(messages)
     parsed = json.loads(shown)
-    assert len(shown) <= LARGEST
+    assert len(shown) <= MAX_ATTRIBUTE_CHARS
     assert len(parsed) + omitted == 50
     assert parsed[-1]["parts"][0]["content"].startswith("49 ")
 
@@ -83,7 +83,7 @@ async def test_many_long_calls_stay_within_the_cap_as_json(seen) -> None:
 
     for span in seen.spans:
         for key in (names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, names.TOOL_ARGUMENTS):
-            assert len(span.attributes.get(key, "[]")) <= LARGEST
+            assert len(span.attributes.get(key, "[]")) <= MAX_ATTRIBUTE_CHARS
             json.loads(span.attributes.get(key, "[]"))
 
     (reply,) = json.loads(seen.named("chat")[0].attributes[names.OUTPUT_MESSAGES])

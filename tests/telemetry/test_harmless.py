@@ -19,8 +19,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from crew import Agent, Crew, CrewExecutor, ScriptedProvider
 from crew.telemetry import Telemetry, configure, reset
 from crew.telemetry.environment import Signal
-from crew.telemetry.exporting import tracer_provider_for
-from crew.telemetry.guarding import REST_SECONDS, Guard
+from crew.telemetry.export import PAUSE_SECONDS, ExportGuard, create_tracer_provider
 
 ROOT = Path(__file__).parents[2]
 
@@ -182,8 +181,8 @@ class Receiving:
         self.now += self.takes
         return SpanExportResult.FAILURE if self.away else SpanExportResult.SUCCESS
 
-    def guarded(self, signal: Signal = "traces") -> Guard:
-        return Guard(self, SpanExportResult, signal, f"http://127.0.0.1:9/v1/{signal}", clock=lambda: self.now)
+    def guarded(self, signal: Signal = "traces") -> ExportGuard:
+        return ExportGuard(self, SpanExportResult, signal, f"http://127.0.0.1:9/v1/{signal}", clock=lambda: self.now)
 
 
 @pytest.mark.parametrize("signal", ["traces", "metrics"])
@@ -193,7 +192,7 @@ def test_an_exporter_that_has_just_been_waited_for_in_vain_is_left_alone(signal:
     export = receiving.guarded(signal)
     assert {export((), timeout_millis=1), export(())} == {SpanExportResult.FAILURE}
     assert receiving.calls == 1
-    receiving.now += REST_SECONDS
+    receiving.now += PAUSE_SECONDS
     export(())
     assert receiving.calls == 2
 
@@ -216,7 +215,7 @@ def test_what_is_lost_is_said_when_it_begins_and_when_it_ends(caplog: pytest.Log
         export(batch)
 
     receiving.away = False
-    receiving.now += REST_SECONDS
+    receiving.now += PAUSE_SECONDS
 
     for batch in ("gh", "i"):
         export(batch)
@@ -234,7 +233,7 @@ def test_an_exporter_that_raises_is_told_once(caplog: pytest.LogCaptureFixture) 
     def bad(batch: object) -> SpanExportResult:
         raise OSError("no")
 
-    export = Guard(bad, SpanExportResult, "traces", "https://me:hunter2hunter2@example.com/v1/traces")
+    export = ExportGuard(bad, SpanExportResult, "traces", "https://me:hunter2hunter2@example.com/v1/traces")
     assert {export(()), export(())} == {SpanExportResult.FAILURE}
     (told,) = [record.getMessage() for record in caplog.records]
     assert "can't be exported" in told
@@ -244,7 +243,7 @@ def test_an_exporter_that_raises_is_told_once(caplog: pytest.LogCaptureFixture) 
 
 def test_what_an_application_s_own_exporter_says_passes(caplog: pytest.LogCaptureFixture) -> None:
     """Only what is said while we call ours is taken into our line."""
-    tracer_provider_for(["otlp"], "http://127.0.0.1:1", None, None).shutdown()
+    create_tracer_provider(["otlp"], "http://127.0.0.1:1", None, None).shutdown()
     logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter").error("theirs")
     assert caplog.messages == ["theirs"]
 
@@ -258,7 +257,7 @@ async def test_a_burst_of_ten_thousand_spans_is_not_dropped() -> None:
         got.extend(spans)
         return SpanExportResult.SUCCESS
 
-    provider = tracer_provider_for(["otlp"], "http://127.0.0.1:1", None, None)
+    provider = create_tracer_provider(["otlp"], "http://127.0.0.1:1", None, None)
     (processor,) = provider._active_span_processor._span_processors
     processor._batch_processor._exporter.export = held
     tracer = provider.get_tracer("t")

@@ -9,8 +9,8 @@ import pytest
 from crew import Agent, Crew, CrewExecutor, Limits, ScriptedProvider, call, tool
 from crew.runs.events import HistoryPruned
 from crew.telemetry import configure, reset
-from crew.telemetry.lines import LINES
-from crew.telemetry.logs import Line
+from crew.telemetry.event_table import LINES
+from crew.telemetry.logs import LogLine
 from crew.telemetry.names import LOG_EVENTS
 
 
@@ -18,7 +18,7 @@ from crew.telemetry.names import LOG_EVENTS
 def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[dict]]:
     """The fields of every line that the logger `crew` got, at any level."""
     caplog.set_level(logging.DEBUG, logger="crew")
-    return lambda: [record.msg.fields for record in caplog.records if isinstance(record.msg, Line)]
+    return lambda: [record.msg.fields for record in caplog.records if isinstance(record.msg, LogLine)]
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,9 @@ async def test_levels_make_sense(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(Exception, match="no"):
         await CrewExecutor(agent).execute("Go")
 
-    levels = {record.msg.fields["event"]: record.levelname for record in caplog.records if isinstance(record.msg, Line)}
+    levels = {
+        record.msg.fields["event"]: record.levelname for record in caplog.records if isinstance(record.msg, LogLine)
+    }
     assert levels["tool.returned"] == "WARNING"
     assert levels["run.failed"] == "ERROR"
     assert levels["model.asked"] == "DEBUG"

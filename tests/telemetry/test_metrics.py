@@ -7,7 +7,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from crew import Agent, Crew, CrewExecutor, Limits, ScriptedProvider, call, tool
-from crew.doors import ModelReply, ModelRequest
+from crew.interfaces import ModelReply, ModelRequest
 from crew.messages import Usage
 from crew.telemetry import Telemetry
 from crew.telemetry.names import METRICS

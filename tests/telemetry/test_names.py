@@ -6,7 +6,7 @@ from pathlib import Path
 
 from crew import Agent, Crew, CrewExecutor, RunError, ScriptedProvider, call
 from crew.telemetry import names
-from crew.telemetry.notes import NOTES, ON_ROOT
+from crew.telemetry.event_table import NOTES, ON_ROOT
 
 ROOT = Path(__file__).parents[2]
 

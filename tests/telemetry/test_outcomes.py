@@ -14,9 +14,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from pydantic import BaseModel
 
 from crew import Agent, Crew, CrewExecutor, Parallel, Quorum, RunError, ScriptedProvider, call, tool
-from crew.doors import ModelReply, ModelRequest
 from crew.errors import OutputInvalid, Overloaded, StoreError
-from crew.history import HeadTail
+from crew.history.policies import HeadTail
+from crew.interfaces import ModelReply, ModelRequest
 from crew.messages import Usage
 from crew.store import MemoryStore
 from crew.telemetry import Telemetry, Tree

@@ -18,23 +18,23 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, PrivateAttr, SecretBytes, SecretStr
 
 from crew import Agent, Context, CrewExecutor, RunError, ScriptedProvider, call, tool
-from crew.doors import Delta, ModelReply, ModelRequest, OnDelta
 from crew.errors import DefinitionError
-from crew.execution.scrub import Deltas
-from crew.history import Summarize
+from crew.history.policies import Summarize
+from crew.interfaces import Delta, ModelReply, ModelRequest, OnDelta
 from crew.messages import ProviderData, ToolCall
 from crew.providers import Retrying
 from crew.providers.anthropic import Anthropic
 from crew.providers.openai_chat import OpenAIChat
 from crew.providers.openai_responses import OpenAIResponses
 from crew.runs.events import TextDelta
+from crew.secrets import registry as holding
+from crew.secrets.patterns import redact, redact_value
+from crew.secrets.registry import SecretRegistry, register_secret
+from crew.secrets.scrubbing import ScrubbedDeltas
 from crew.store import MemoryStore, encode_events, encode_state
-from crew.telemetry import Telemetry, environment, register_secret
-from crew.telemetry import secrets as holding
-from crew.telemetry import telemetry as watching
-from crew.telemetry.logs import Line
-from crew.telemetry.redaction import safe, safe_value
-from crew.telemetry.secrets import Secrets
+from crew.telemetry import Telemetry
+from crew.telemetry import executor_telemetry as watching
+from crew.telemetry.logs import LogLine
 
 SECRET = 'p/l"anté d-secret\\42'
 
@@ -77,11 +77,11 @@ def assert_nowhere(*places: object) -> None:
 @pytest.fixture
 def nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if nothing had ever been registered in this process."""
-    held = Secrets()
-    monkeypatch.setattr(holding, "HELD", held)
-    monkeypatch.setattr(watching, "HELD", held)
+    held = SecretRegistry()
+    monkeypatch.setattr(holding, "PROCESS_SECRETS", held)
+    monkeypatch.setattr(watching, "PROCESS_SECRETS", held)
 
-    for name in environment.KEYS:
+    for name in holding.KEY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -360,7 +360,7 @@ async def test_a_key_that_comes_late_is_held(nothing_held: None, monkeypatch: py
 
 def test_nobody_works_with_what_was_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """While one thread still learns to spell a new secret, others do not go on without it."""
-    secrets = Secrets(["the-first-one"])
+    secrets = SecretRegistry(["the-first-one"])
     assert secrets("the-first-one") == "[secret]"
     spell, begun, go_on = holding._spellings, Event(), Event()
 
@@ -452,16 +452,16 @@ def test_a_key_that_is_given_to_a_provider_is_held(provider: type, nothing_held:
     """As soon as an executor uses it: for an agent, as its backup, or for summaries; wrapped or not."""
     backup = provider("m", api_key="key-by-argument")
     CrewExecutor(Agent("a", model=Retrying(provider("m", api_key="key-inside-of-another")), backup=backup))
-    assert holding.HELD("key-by-argument, key-inside-of-another") == "[secret], [secret]"
+    assert holding.PROCESS_SECRETS("key-by-argument, key-inside-of-another") == "[secret], [secret]"
     policy = Summarize(summarizer=provider("m", api_key="key-of-the-summariser"))
     CrewExecutor(Agent("a", model=ScriptedProvider("x")), history=policy)
-    assert holding.HELD("key-of-the-summariser") == "[secret]"
+    assert holding.PROCESS_SECRETS("key-of-the-summariser") == "[secret]"
 
 
 def test_a_secret_that_is_too_short_is_refused_without_being_shown() -> None:
     """It would be part of ordinary words."""
     with pytest.raises(DefinitionError, match="at least 6 characters") as raised:
-        Secrets(["abc"])
+        SecretRegistry(["abc"])
 
     assert "abc" not in str(raised.value)
 
@@ -471,7 +471,7 @@ def test_a_secret_that_is_too_short_is_refused_without_being_shown() -> None:
 )
 def test_any_text_is_taken_out_in_any_spelling(secret: str, before: str, after: str) -> None:
     """As it is, in JSON, in addresses; and what waits at the end of a stream is never too little."""
-    secrets = Secrets([secret])
+    secrets = SecretRegistry([secret])
 
     address = quote(secret.encode("utf-8", "surrogatepass"), safe="")
 
@@ -493,8 +493,8 @@ def json_spellings(secret: str) -> set[str]:
 )
 def test_a_stream_says_what_the_whole_text_says(values: list[str], pieces: list[str]) -> None:
     """However it is cut, and where one secret begins, ends or holds another one: nothing is shown too early."""
-    secrets, told = Secrets(values), []
-    deltas = Deltas(secrets, lambda delta: told.append(delta.text))
+    secrets, told = SecretRegistry(values), []
+    deltas = ScrubbedDeltas(secrets, lambda delta: told.append(delta.text))
 
     for piece in pieces:
         deltas(Delta(text=piece))
@@ -520,7 +520,7 @@ def test_a_stream_says_what_the_whole_text_says(values: list[str], pieces: list[
 )
 def test_key_like_strings_are_hidden(text: str) -> None:
     """What looks like a key does not leave through logs, spans and metrics, registered or not."""
-    hidden = safe(text)
+    hidden = redact(text)
     assert "[hidden]" in hidden
     assert not any(part in hidden for part in ("hunter2", "abcdefghijklmnop", "IOSFODNN7", "dozjgNry", "MIIE"))
 
@@ -530,7 +530,7 @@ def test_key_like_strings_are_hidden(text: str) -> None:
 )
 def test_ordinary_words_stay(text: str) -> None:
     """Counting tokens is not a secret."""
-    assert safe(text) == text
+    assert redact(text) == text
 
 
 @pytest.mark.parametrize(
@@ -548,7 +548,7 @@ def test_ordinary_words_stay(text: str) -> None:
 )
 def test_a_secret_is_hidden_to_its_end_and_no_further(text: str, shown: str) -> None:
     """Signs that end a parameter elsewhere are part of it; in an address the other parameters stay."""
-    assert safe(text) == shown
+    assert redact(text) == shown
 
 
 SIGNS = """password token api_key Bearer Basic = : & ? &a= :// @ " ' \\ \\" [hidden] [hidd ] [secret] [… ) , - sk-abc
@@ -561,7 +561,7 @@ PIECES = st.one_of(
 @given(st.lists(PIECES, max_size=30).map("".join))
 def test_what_is_safe_stays_as_it_is(text: str) -> None:
     """Lines are made safe where they are born and again where they are printed."""
-    assert safe(safe(text)) == safe(text)
+    assert redact(redact(text)) == redact(text)
 
 
 @given(
@@ -572,14 +572,14 @@ def test_what_is_safe_stays_as_it_is(text: str) -> None:
 @settings(deadline=None)
 def test_what_is_cut_is_not_cut_again(shift: int, text: str, size: int) -> None:
     """Wherever the cut falls, it makes no key out of something else, and the whole stays within its bound."""
-    shown = safe("-" * shift + text * (size // len(text)))
+    shown = redact("-" * shift + text * (size // len(text)))
     assert len(shown) <= 10_000
-    assert safe(shown) == shown
+    assert redact(shown) == shown
 
 
 def test_a_cut_leaves_no_half_of_a_key() -> None:
     """Too short to be known, and long enough to help."""
-    shown = safe("x " * 4_970 + "sk-" + "abcdefgh" * 4 + " y" * 3_000)
+    shown = redact("x " * 4_970 + "sk-" + "abcdefgh" * 4 + " y" * 3_000)
     assert "sk-" not in shown
     assert shown.endswith("more characters]")
 
@@ -597,7 +597,7 @@ def test_hostile_values_neither_leak_nor_raise() -> None:
 
     nested: dict = {}
     nested["self"] = nested
-    shown = safe_value(
+    shown = redact_value(
         {"a": Raises(), "b": Leaks(), "c": b"\xff" * 10, "d": "x" * 10_000_000, "password": "p", "n": nested}
     )
     assert shown["a"] == "[a Raises that can't be shown]"
@@ -609,6 +609,6 @@ def test_hostile_values_neither_leak_nor_raise() -> None:
 
 def test_a_line_is_text_for_plain_handlers() -> None:
     """Whoever formats with `%(message)s` reads names and values."""
-    assert str(Line({"event": "history.pruned", "before": 51, "reason": "too many"})) == (
+    assert str(LogLine({"event": "history.pruned", "before": 51, "reason": "too many"})) == (
         "history.pruned before=51 reason='too many'"
     )

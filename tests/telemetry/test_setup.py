@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from crew import Agent, CrewExecutor, ScriptedProvider
 from crew.errors import ConfigError
-from crew.telemetry import Telemetry, configure, current, environment, reset
+from crew.telemetry import Telemetry, configure, current_telemetry, environment, reset
 
 ROOT = Path(__file__).parents[2]
 
@@ -254,7 +254,7 @@ async def test_variables_that_ask_for_what_can_not_be_are_told(
 
     executor = CrewExecutor(Agent("a", model=ScriptedProvider(lambda request: "Hello.")))
     assert [(await executor.execute("Go")).output for _ in range(2)] == ["Hello.", "Hello."]
-    await current().shutdown()
+    await current_telemetry().shutdown()
     assert [record.getMessage() for record in caplog.records] == [told]
 
 
@@ -333,8 +333,8 @@ def test_the_variables_mean_what_the_standard_says(
     variables: dict[str, str], traces: tuple[str, ...] | None, metrics: tuple[str, ...] | None
 ) -> None:
     """An address turns it on, and each signal has a variable that names its exporters."""
-    assert environment.exporters("traces", variables) == traces
-    assert environment.exporters("metrics", variables) == metrics
+    assert environment.requested_exporters("traces", variables) == traces
+    assert environment.requested_exporters("metrics", variables) == metrics
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,9 @@ def test_the_variables_mean_what_the_standard_says(
 )
 def test_content_is_captured_only_when_the_variable_says_so(given: str, expected: bool) -> None:
     """The conventions' values, and the older true and false."""
-    assert environment.captures_content({"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": given}) is expected
+    assert (
+        environment.content_capture_enabled({"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": given}) is expected
+    )
 
 
 async def test_a_configuration_files_block_turns_it_on(receiver: Receiver, tmp_path: Path) -> None:

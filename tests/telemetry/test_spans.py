@@ -10,14 +10,14 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, RunError, ScriptedProvider, call, tool
-from crew.doors import Delta, ModelReply, ModelRequest, OnDelta, Retry
 from crew.errors import Overloaded
-from crew.history import HeadTail
+from crew.history.policies import HeadTail
+from crew.interfaces import Delta, ModelReply, ModelRequest, OnDelta, RetryAttempt
 from crew.messages import ToolCall, Usage, UserMessage
 from crew.runs import RunState
-from crew.runs.events import FellBack, Stamp
+from crew.runs.events import BaseEvent, FellBack
 from crew.store import MemoryStore
-from crew.telemetry import Lookout
+from crew.telemetry import ExecutorTelemetry
 from tests.providers.ways import KEY, PROTOCOLS, provider
 from tests.wire import Protocol, WireServer
 
@@ -144,7 +144,7 @@ async def test_retries_are_events_of_the_call_and_the_bill_still_adds_up(seen) -
 
     def hard(request: ModelRequest) -> ModelReply:
         assert request.on_retry is not None
-        request.on_retry(Retry(attempt=1, reason="RateLimited: slow down", wait=0.5))
+        request.on_retry(RetryAttempt(attempt=1, reason="RateLimited: slow down", wait=0.5))
         return ModelReply(text="At last.", usage=Usage(requests=2, input_tokens=70, output_tokens=3, cost=0.25))
 
     result = await CrewExecutor(Agent("a", model=ScriptedProvider(hard)), telemetry=seen.telemetry()).execute("Go")
@@ -485,7 +485,7 @@ async def test_branches_retries_fallbacks_and_summaries_in_one_run_still_add_up(
         usage = Usage(requests=1, input_tokens=100 + request.turn, output_tokens=7, cost=0.25)
 
         if request.purpose == "reply" and request.on_retry is not None:
-            request.on_retry(Retry(attempt=1, reason="RateLimited: slow down", wait=0.5))
+            request.on_retry(RetryAttempt(attempt=1, reason="RateLimited: slow down", wait=0.5))
 
         if request.purpose == "summary" or request.turn >= 12:
             return ModelReply(text="They looked at orders.", usage=usage)
@@ -564,7 +564,7 @@ async def test_a_fallback_is_told_where_it_happened_and_unknown_events_are_passe
     assert dict(event.attributes) == {"model": "big", "backup": "small", "reason": "Overloaded: later"}
 
 
-class Stamped(Stamp):
+class Stamped(BaseEvent):
     """An event that nobody knows."""
 
     kind = "from_the_future"
@@ -573,7 +573,7 @@ class Stamped(Stamp):
 def _watch(seen):
     agent = Agent("a", model=ScriptedProvider("Hello."))
     state = RunState(run_id="r", conversation_id="r", crew="c", agent="a", limits=Limits())
-    lookout = Lookout(Crew("c", agents=[agent]), 50, lambda: 0.5, seen.telemetry)
+    lookout = ExecutorTelemetry(Crew("c", agents=[agent]), 50, lambda: 0.5, seen.telemetry)
     return lookout.watch(state, resumes=False)
 
 

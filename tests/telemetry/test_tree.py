@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from crew import Agent, Crew, CrewExecutor, ScriptedProvider, call
-from crew.doors import ModelReply
-from crew.errors import RunError
+from crew import Agent, Crew, CrewExecutor, RunError, ScriptedProvider, call
+from crew.interfaces import ModelReply
 from crew.messages import Usage
 from crew.telemetry import Tree
 

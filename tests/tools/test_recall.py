@@ -3,8 +3,8 @@
 from typing import Any
 
 from crew import Agent, CrewExecutor, ScriptedProvider, call, recall, tool
-from crew.doors import ModelRequest
-from crew.history import Checkpoint, MaskToolResults, Rolling, chain
+from crew.history.policies import Checkpoint, MaskToolResults, Rolling, chain
+from crew.interfaces import ModelRequest
 from crew.messages import OMITTED, SummaryMessage, ToolMessage
 
 WORDS = "There is a good deal to say about this, and it takes some words to say it well enough. "

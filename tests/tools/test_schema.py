@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from crew import Context, tool
 from crew.errors import DefinitionError
-from crew.tools import ArgumentsRefused, Tool
+from crew.tools import InvalidArguments, Tool
 
 
 class Colour(enum.Enum):
@@ -119,7 +119,7 @@ def test_types_become_a_schema_and_arguments_become_values() -> None:
         "count": 2,
     }
 
-    with pytest.raises(ArgumentsRefused) as caught:
+    with pytest.raises(InvalidArguments) as caught:
         rich.signature.parse('{"colour": "green", "mood": "calm", "address": {}, "when": "soon", "count": 99}')
 
     told = str(caught.value)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from crew.tools import cut, to_text
+from crew.tools import to_text, truncate_middle
 
 
 class Model(BaseModel):
@@ -50,7 +50,7 @@ def test_what_has_no_json_is_refused(value: object) -> None:
 def test_a_cut_text_is_never_longer_than_its_limit(length: int, limit: int) -> None:
     """Beginning and end stay; what fits is left alone."""
     text = "".join(chr(97 + i % 26) for i in range(length))
-    short = cut(text, limit)
+    short = truncate_middle(text, limit)
     assert len(short) <= limit
     assert (short == text) == (length <= limit)
     head, marker, tail = short.partition("\n[…")

@@ -1,23 +1,19 @@
 """The policies that decide what of a history stays: by name in configuration, as classes in Python; one file each."""
 
-from crew.history.policies.chain import Chain, chain
-from crew.history.policies.checkpoint import Checkpoint
+from crew.history.eviction import Summarizer
+from crew.history.policies.chain import Chain, chain, split_stages
 from crew.history.policies.head_tail import HeadTail
-from crew.history.policies.masking import MaskToolResults
-from crew.history.policies.named import POLICIES, PolicySpec, policy_from, policy_named
-from crew.history.policies.rolling import Rolling
-from crew.history.policies.stages import staged
-from crew.history.policies.summarize import Summarize
-from crew.history.policies.truncate import Truncate
-from crew.history.policies.unbounded import Unbounded
-from crew.history.policies.verdict import Summarizer
+from crew.history.policies.lookup import POLICIES, PolicySpec, create_policy, resolve_policy
+from crew.history.policies.rolling import Rolling, Unbounded
+from crew.history.policies.summarizing import Checkpoint, Summarize
+from crew.history.policies.view_policies import MaskToolResults, Truncate
 
 __all__ = [
-    "POLICIES",
     "Chain",
     "Checkpoint",
     "HeadTail",
     "MaskToolResults",
+    "POLICIES",
     "PolicySpec",
     "Rolling",
     "Summarize",
@@ -25,7 +21,7 @@ __all__ = [
     "Truncate",
     "Unbounded",
     "chain",
-    "policy_from",
-    "policy_named",
-    "staged",
+    "create_policy",
+    "resolve_policy",
+    "split_stages",
 ]

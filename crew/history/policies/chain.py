@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crew.doors import Budget, Group, Policy, Pruned
 from crew.errors import DefinitionError
-from crew.history.legal import settle
-from crew.history.policies.verdict import Summarizer, a_policy
+from crew.history.eviction import Summarizer, enforce_bounds
+from crew.history.policies.rolling import Rolling
+from crew.interfaces import HistoryBudget, MessageGroup, Policy, PruneDecision
+
+
+def check_policy(spec: Any, instead: str) -> Policy:
+    """This, if it is one; else the error says what to give instead."""
+    if isinstance(spec, type) or not isinstance(getattr(spec, "name", None), str) or not hasattr(spec, "prune"):
+        text = f"a policy has a name and a method 'prune'; give {instead}, not {spec!r}"
+        raise DefinitionError("History policy", text)
+
+    policy: Policy = spec
+    return policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +34,7 @@ class Chain:
             raise DefinitionError("History policy 'chain'", "it has no members; give at least one policy")
 
         for member in self.policies:
-            a_policy(member, "one such as Rolling()")
+            check_policy(member, "one such as Rolling()")
 
     @property
     def limit(self) -> int | None:
@@ -50,14 +60,16 @@ class Chain:
         found = (getattr(policy, "summarizer", None) for policy in self.policies)
         return next((summarizer for summarizer in found if summarizer is not None), None)
 
-    def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
+    def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         """What all of them together decide."""
-        total = Pruned(kept=tuple(history))
+        total = PruneDecision(kept=tuple(history))
 
         for policy in self.policies:
             # A policy decides by its own bound where that is smaller than the history's.
-            one = settle(total.kept, policy.prune(total.kept, replace(budget, **_own(policy, budget))), None)
-            total = Pruned(
+            one = enforce_bounds(
+                total.kept, policy.prune(total.kept, replace(budget, **_own_budget(policy, budget))), None
+            )
+            total = PruneDecision(
                 kept=one.kept,
                 evicted=(*total.evicted, *one.evicted),
                 masked=(*total.masked, *one.masked),
@@ -68,7 +80,7 @@ class Chain:
         return total
 
 
-def _own(policy: Policy, budget: Budget) -> dict[str, Any]:
+def _own_budget(policy: Policy, budget: HistoryBudget) -> dict[str, Any]:
     limit = getattr(policy, "limit", None)
 
     if limit is None or budget.limit is None or limit >= budget.limit:
@@ -80,3 +92,27 @@ def _own(policy: Policy, budget: Budget) -> dict[str, Any]:
 def chain(*policies: Policy) -> Chain:
     """Several policies, applied in this order."""
     return Chain(policies=policies)
+
+
+def chain_members(policy: Policy) -> Iterator[Policy]:
+    """The policy itself, or where it is a chain those that it is made of."""
+    chained = getattr(policy, "policies", None)
+
+    if chained is None:
+        yield policy
+        return
+
+    for member in chained:
+        yield from chain_members(member)
+
+
+def split_stages(policy: Policy) -> tuple[Policy, tuple[Policy, ...]]:
+    """An executor's policy as the one that bounds the shared history, and those that shape every agent's view."""
+    views = tuple(member for member in chain_members(policy) if getattr(member, "stage", "history") == "view")
+
+    if not views:
+        return policy, ()
+
+    rest = tuple(member for member in chain_members(policy) if member not in views)
+    chained: Any = policy
+    return (replace(chained, policies=rest) if len(rest) > 1 else rest[0] if rest else Rolling()), views

@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crew.doors import Budget, Group, Pruned
-from crew.history.legal import evict, shield
-from crew.history.policies.verdict import Summarizer, is_summary, size_of, verdict, whole_numbers
+from crew.history.eviction import Summarizer, evict, groups_size, is_summary, protect, prune_decision
+from crew.history.policies.rolling import whole_numbers
+from crew.interfaces import HistoryBudget, MessageGroup, PruneDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,24 +54,24 @@ class HeadTail:
     def summarizes(self) -> bool:
         return self.summarize_on_trim
 
-    def prune(self, history: Sequence[Group], budget: Budget) -> Pruned:
+    def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         """The oldest of the middle, down to the target."""
-        size = size_of(history)
+        size = groups_size(history)
 
         if budget.limit is None or size <= budget.limit:
-            return Pruned(kept=tuple(history))
+            return PruneDecision(kept=tuple(history))
 
         ends = self._head(history) | self._tail(history)
         older = {i for i, g in enumerate(history) if is_summary(g)} if self.summarize_on_trim else set()
         # The head gives way before the tail does, and the older summary stays until the new one replaces it.
         room = budget.limit - self.summarize_on_trim
-        gone = evict(shield(history, ends | older), set(), target=min(budget.target, room), limit=room)
-        tail = shield(history, self._tail(history) | older)
+        gone = evict(protect(history, ends | older), set(), target=min(budget.target, room), limit=room)
+        tail = protect(history, self._tail(history) | older)
         gone = evict(tail, gone, target=room, limit=room)
         named = (gone | older) if self.summarize_on_trim else set()
-        return verdict(history, gone, f"{size} messages are more than the limit of {budget.limit}", named)
+        return prune_decision(history, gone, f"{size} messages are more than the limit of {budget.limit}", named)
 
-    def _head(self, history: Sequence[Group]) -> set[int]:
+    def _head(self, history: Sequence[MessageGroup]) -> set[int]:
         found: set[int] = set()
         taken, after = 0, None
 
@@ -93,7 +93,7 @@ class HeadTail:
 
         return found
 
-    def _tail(self, history: Sequence[Group]) -> set[int]:
+    def _tail(self, history: Sequence[MessageGroup]) -> set[int]:
         found: set[int] = set()
         taken = 0
 

@@ -1,0 +1,1 @@
+"""The engine: the loop and the steps that do I/O. Internal."""

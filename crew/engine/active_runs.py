@@ -1,0 +1,168 @@
+"""The runs that are under way in one executor: each carried to its end, cancelled or left resumable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from crew.engine.loop import drive
+from crew.engine.run import ActiveRun
+from crew.errors import CrewError, RunActive, RunError, RunExists, describe
+from crew.runs.events import Cancelled, LimitReached, RunFailed, RunStarted
+from crew.runs.result import RunResult
+from crew.runs.state import Finished
+from crew.secrets.scrubbing import scrub_error, scrub_value
+from crew.transitions.advance import InputEvent
+from crew.transitions.result import build_result
+
+
+class AsyncClosable(Protocol):
+    """What holds connections."""
+
+    async def aclose(self) -> None: ...
+
+
+@contextmanager
+def _closing_observers(run: ActiveRun) -> Iterator[None]:
+    """Whoever watches is told when this is over."""
+    try:
+        yield
+    except BaseException as error:  # every way out is told, and goes on as it is
+        run.closed(error, run.state)
+        raise
+
+    run.closed(None, run.state)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ActiveRuns:
+    """Knows each run's task. Without `stays_open`, connections close with the last run."""
+
+    pool: AsyncClosable
+    stays_open: bool = False
+    _tasks: dict[str, asyncio.Task[object]] = field(default_factory=dict)
+    _cancelled: set[str] = field(default_factory=set)
+
+    async def carry(self, run: ActiveRun, first: InputEvent) -> RunResult:
+        """Record the first event and drive the run on from there; whoever watches is told when that is over."""
+        with _closing_observers(run):
+            return await self._carry(run, first)
+
+    async def _carry(self, run: ActiveRun, first: InputEvent) -> RunResult:
+        run_id = run.state.run_id
+
+        if isinstance(first, RunStarted) and run_id in self._tasks:
+            raise RunExists(run_id)
+
+        async with self.claim(run_id):
+            failed: Exception | None = None
+
+            try:
+                await run.record(first)
+                await self._until_limit(run)
+            except asyncio.CancelledError:
+                if run_id not in self._cancelled:
+                    raise
+
+                task = asyncio.current_task()
+                assert task is not None
+                task.uncancel()
+                await self.end(run)
+            except Exception as error:  # a policy, filter or store may be anybody's code: the caller gets a RunError
+                failed = scrub_error(run.scrub, error)
+
+            # Raised out here, it does not hold on to the error that it may stand for.
+            if failed is not None:
+                raise self._failed(run, failed)
+
+        return build_result(run.plan, run.state)
+
+    async def _until_limit(self, run: ActiveRun) -> None:
+        limit = run.state.limits.seconds
+        seconds = None if limit is None else max(0.0, limit - run.state.active_seconds)
+
+        try:
+            async with asyncio.timeout(seconds) as clock:
+                await drive(run, run.state.run_id)
+        except TimeoutError:
+            if not clock.expired() or limit is None:
+                raise
+
+            await run.record(LimitReached(run_id=run.state.run_id, limit="seconds", value=limit))
+
+    def _failed(self, run: ActiveRun, error: Exception) -> Exception:
+        """What the caller gets, after the stream's last event said so."""
+        if run.version == 0 and isinstance(error, CrewError):
+            return error  # it never began
+
+        run.tell(RunFailed(run_id=run.state.run_id, error=describe(error), error_type=type(error).__name__))
+        result = build_result(run.plan, run.state)
+
+        if isinstance(error, RunError):
+            error.result = result
+            return error
+
+        text = scrub_value(run.scrub, f"Run {run.state.run_id!r} failed: {describe(error)}")
+        raised = RunError(text, result=result)
+        raised.__cause__ = error
+        return raised
+
+    async def close(self, run: ActiveRun) -> None:
+        """Close a run that nobody carries on right now."""
+        with _closing_observers(run):
+            await self.end(run)
+
+    async def end(self, run: ActiveRun) -> None:
+        """Close a run as cancelled."""
+        if not isinstance(run.state.next, Finished):
+            await run.record(Cancelled(run_id=run.state.run_id))
+
+    @asynccontextmanager
+    async def claim(self, run_id: str) -> AsyncIterator[None]:
+        """One at a time carries a run on; with the last one the connections close."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        self.check_free(run_id)
+        self._tasks[run_id] = task
+
+        try:
+            yield
+        finally:
+            del self._tasks[run_id]
+            self._cancelled.discard(run_id)
+
+            if not self._tasks and not self.stays_open:
+                await self.pool.aclose()
+
+    def check_free(self, run_id: str) -> None:
+        """Nobody carries this run on right now."""
+        if run_id in self._tasks:
+            raise RunActive(run_id)
+
+    async def cancel(self, run_id: str) -> bool:
+        """Cancel a run that is under way here and wait until it has ended; False if it is not."""
+        task = self._tasks.get(run_id)
+
+        if task is None:
+            return False
+
+        self._cancelled.add(run_id)
+        task.cancel()
+        await asyncio.wait([task])
+        return True
+
+    async def aclose(self) -> None:
+        """Stop everything, committed as it is, and close the connections."""
+        tasks = [task for task in self._tasks.values() if task is not asyncio.current_task()]
+
+        for task in tasks:
+            task.cancel()
+
+        if tasks:
+            await asyncio.wait(tasks)
+
+        await self.pool.aclose()

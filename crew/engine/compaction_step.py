@@ -1,0 +1,218 @@
+"""Summarising: a request for a summary, and whatever comes of it as one event."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from crew.engine.concurrency import run_in_daemon_thread
+from crew.engine.requests import build_request, retry_reporter, summary_settings
+from crew.engine.run import ActiveRun
+from crew.errors import CompressionFailed, describe
+from crew.history.summaries import MAX_SUMMARY_TOKENS, SUMMARY_INTRODUCTION, summary_instruction, to_plain_text
+from crew.history.tokens import estimate_tokens
+from crew.interfaces import ModelReply, ModelRequest, ModelSettings, Provider
+from crew.message_rules.profiles import get_profile
+from crew.message_rules.repair import repair
+from crew.message_rules.validate import group_spans
+from crew.messages import Message, SummaryMessage, Usage, UserMessage, message_size, replace_surrogates
+from crew.runs.events import Summarised
+from crew.runs.state import Compact, RunState
+from crew.secrets.scrubbing import scrub_value
+from crew.tools.tool import Tool
+from crew.transitions.advance import find_run
+from crew.transitions.compaction import locate_messages
+
+SUMMARIZER_TIMEOUT = 60.0
+"""How long a function or tool may take for a summary; a model has its own time-outs."""
+
+MAX_ACCEPTED_TOKENS = MAX_SUMMARY_TOKENS * 5 // 4
+"""What an estimate may say of a summary that keeps to its bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRequest:
+    """What is asked: these messages are to be summarised, by this request where a model does it."""
+
+    covers: tuple[str, ...]
+    span: tuple[Message, ...]
+    request: ModelRequest | None = None
+    provider: Provider | None = None
+
+
+async def make_summary(run: ActiveRun, state: RunState, now: Compact) -> None:
+    """Have one summary made, and record what came of it."""
+    question = build_summary_request(run, state, now)
+    cause: BaseException | None = None
+    provider, model = (question.provider.name, question.provider.model) if question.provider else ("", "")
+
+    try:
+        text, usage, error, answered = await _get_summary(run, question)
+    except Exception as raised:  # a summariser may be anybody's code: its failure is never the run's
+        text, usage, error, answered, cause = "", Usage(), describe(raised), "", raised
+
+    await run.record(
+        Summarised(
+            run_id=state.run_id,
+            covers=question.covers,
+            text=text,
+            error=error,
+            usage=usage,
+            provider=provider,
+            model=answered or model,
+        )
+    )
+    here = find_run(run.state, state.run_id)
+
+    if here is not None and isinstance(here.next, Compact) and here.next.failed:
+        raise CompressionFailed(
+            f"The compression {now.strategy!r} failed, and the history is as it was: {here.next.failed}"
+        ) from cause
+
+
+async def _get_summary(run: ActiveRun, question: SummaryRequest) -> tuple[str, Usage, str, str]:
+    if question.request is not None and question.provider is not None:
+        with run.around(question.request.run_id, question.request):
+            reply = await question.provider.complete(question.request)
+
+        return replace_surrogates(reply.text), reply.usage, _summary_problem(reply), reply.model
+
+    async with asyncio.timeout(SUMMARIZER_TIMEOUT):
+        text = await _call_summarizer(run.plan.policy.summarizer, question.span)  # type: ignore[attr-defined]
+
+    return replace_surrogates(text), Usage(), _summary_problem(ModelReply(text=text)), ""
+
+
+def _summary_problem(reply: ModelReply) -> str:
+    if reply.calls:
+        return f"the summariser called {', '.join(call.name for call in reply.calls)} instead of writing a summary"
+
+    if reply.finish_reason in ("refusal", "filter"):
+        return f"the summariser's answer was withheld ({reply.finish_reason})"
+
+    if not reply.text.strip():
+        return "the summary is empty"
+
+    tokens = estimate_tokens(reply.text)
+    return (
+        f"the summary has about {tokens} tokens, more than {MAX_SUMMARY_TOKENS}" if tokens > MAX_ACCEPTED_TOKENS else ""
+    )
+
+
+async def _call_summarizer(summarizer: Any, span: Sequence[Message]) -> str:
+    if isinstance(summarizer, Tool):
+        function = summarizer.function
+        given: Any = to_plain_text(span)
+    else:
+        function, given = summarizer, tuple(span)
+
+    if inspect.iscoroutinefunction(function):
+        value = await function(given)
+    else:
+        value = await run_in_daemon_thread(lambda: function(given), name="crew-summarizer")
+        value = await value if inspect.isawaitable(value) else value
+
+    return value if isinstance(value, str) else str(value)
+
+
+# ------------------------------------------------------------------------------------------ what is asked
+
+
+def build_summary_request(run: ActiveRun, state: RunState, now: Compact) -> SummaryRequest:
+    """The question that this state leads to; the same one for the same state.
+
+    The agent's own model gets the agent's last view and one instruction, so that it reads from its cache. Where that
+    view lacks some of the messages, and for any other summariser, it is those messages themselves, oldest first, as
+    many as a request may hold; the rest waits for the next summary.
+    """
+    ids = now.parts[len(now.texts)]
+    summarizer = getattr(run.plan.policy, "summarizer", None)
+
+    if summarizer is None or isinstance(summarizer, str | Provider):
+        provider = run.provider(state) if summarizer is None else run.resolve(summarizer)
+
+        if summarizer is None and len(now.parts) == 1 and (seen := _request_from_view(run, state, now, ids, provider)):
+            return seen
+
+        return _request_from_transcript(run, state, ids, provider, everything=bool(now.strategy))
+
+    covers, span = _oldest_span(run, state, ids, everything=bool(now.strategy))
+    return SummaryRequest(covers=covers, span=span)
+
+
+def _request_from_view(
+    run: ActiveRun, state: RunState, now: Compact, ids: Sequence[str], provider: Provider
+) -> SummaryRequest | None:
+    backlog, history = state.backlog, state.history
+
+    if not now.strategy:
+        if backlog.asked != state.agent:
+            return None
+
+        seen = [entry for entry in (*history.entries, *backlog.left) if entry.position <= backlog.newest]
+        past = sorted(seen, key=lambda entry: entry.position)
+        size = sum(message_size(entry.message) for entry in past)
+        history = replace(history, entries=tuple(past), size=size)
+
+    request = build_request(run, replace(state, history=history), provider)
+    shown = {message.id for message in request.messages}
+
+    if not shown.issuperset(ids):
+        return None
+
+    last = [message.id for message in request.messages]
+    staying = len(last) - 1 - max(last.index(id) for id in ids)
+    span = tuple(message for _, message in locate_messages(state.transcript, ids))
+    messages = (*request.messages, summary_instruction(staying))
+    settings = summary_settings(request.settings, provider, thinking_tokens=request.settings.thinking_tokens)
+    request = replace(request, messages=messages, settings=settings, output=None, purpose="summary")
+    return SummaryRequest(covers=tuple(ids), span=span, request=request, provider=provider)
+
+
+def _request_from_transcript(
+    run: ActiveRun, state: RunState, ids: Sequence[str], provider: Provider, *, everything: bool
+) -> SummaryRequest:
+    covers, span = _oldest_span(run, state, ids, everything=everything)
+    opening = UserMessage(SUMMARY_INTRODUCTION, origin="marker", id="summary-introduction")
+    shown = repair((opening, *span), get_profile(provider.profile), where="view").messages
+    agent, kit = run.plan.agents[state.agent], run.plan.toolkits[state.agent]
+    # The agent's settings are for its own model; another one may not know them.
+    given = agent.settings if provider is run.provider(state) else ModelSettings()
+    request = ModelRequest(
+        messages=(*shown, summary_instruction()),
+        instructions=scrub_value(run.scrub, agent.instructions),
+        tools=kit.specs,
+        settings=summary_settings(given, provider),
+        agent=agent.name,
+        run_id=state.run_id,
+        conversation_id=state.conversation_id,
+        turn=state.views[agent.name].turn if agent.name in state.views else 0,
+        purpose="summary",
+        on_retry=retry_reporter(run, state, provider),
+    )
+    return SummaryRequest(covers=covers, span=span, request=request, provider=provider)
+
+
+def _oldest_span(
+    run: ActiveRun, state: RunState, ids: Sequence[str], *, everything: bool
+) -> tuple[tuple[str, ...], tuple[Message, ...]]:
+    """As many of the messages, in whole groups, as a request may hold beside its opening."""
+    found = [message for _, message in locate_messages(state.transcript, ids)]
+    # A summary that is replaced speaks of what came before the rest.
+    found.sort(key=lambda message: not isinstance(message, SummaryMessage))
+    limit = run.plan.budget.limit
+    room = sum(map(message_size, found)) if limit is None or everything else limit - 1
+    span: list[Message] = []
+
+    for part in group_spans(found):
+        room -= sum(message_size(message) for message in found[part])
+
+        if span and room < 0:
+            break
+
+        span.extend(found[part])
+
+    return tuple(message.id for message in span), tuple(span)

@@ -1,0 +1,174 @@
+"""One run under way: its newest state, and the one way in which it moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from crew.change import changed, put
+from crew.engine.concurrency import wait_until_done
+from crew.engine.observers import CallContext, no_call_context
+from crew.errors import CrewError, StoreError, describe
+from crew.history.tokens import ESTIMATOR
+from crew.history.view import View
+from crew.interfaces import Delta, OnDelta, Provider, TokenCounter
+from crew.runs.events import Event, Replied, RunStarted, TextDelta, ToolProgress
+from crew.runs.interfaces import RunStore, is_at_once
+from crew.runs.state import Finished, RunState
+from crew.secrets.scrubbing import ScrubbedDeltas, Scrubber, scrub_value
+from crew.transitions.advance import InputEvent, advance, find_run
+from crew.transitions.plan import Plan
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ActiveRun:
+    """A run and the doors through which its steps are performed.
+
+    `around` is entered around every call of a model or tool, `scrub` takes out what must not enter a message, `closed`
+    is called when the run is over here, on whichever way, with the state in which it is left.
+    """
+
+    plan: Plan
+    state: RunState
+    store: RunStore
+    clock: Callable[[], float]
+    publish: Callable[[Event], None]
+    provider_for: Callable[[str], Provider]
+    resolve: Callable[[str | Provider], Provider]
+    backup_for: Callable[[str], Provider | None] = lambda agent: None
+    counter_for: Callable[[str | Provider], TokenCounter] = lambda model: ESTIMATOR
+    version: int = 0
+    deps: Any = None
+    streams: bool = False
+    around: CallContext = no_call_context
+    scrub: Scrubber | None = None
+    closed: Callable[[BaseException | None, RunState], None] = lambda error, state: None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _untold: list[Event] = field(default_factory=list)
+    _meanwhile: list[Event] = field(default_factory=list)
+
+    _sequence: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sequence = self.state.sequence
+
+    def provider(self, state: RunState) -> Provider:
+        """Who answers the agent whose turn it is: its model, or the backup that took over."""
+        if state.views.get(state.agent, View()).model == "backup" and (backup := self.backup_for(state.agent)):
+            return backup
+
+        return self.provider_for(state.agent)
+
+    def counter(self, state: RunState) -> TokenCounter:
+        """What counts the tokens of this agent's messages."""
+        return self.counter_for(self.plan.agents[state.agent].model)
+
+    async def record(self, event: InputEvent) -> None:
+        """Advance, commit, tell."""
+        async with self._lock:
+            where = find_run(self.state, event.run_id)
+
+            if where is None or isinstance(where.next, Finished):
+                return  # a branch that was cut off while it worked: nobody waits for this any more
+
+            event = self._stamped(event, where)
+            state, told = advance(self.plan, self.state, event)
+            events = (*self._untold, event, *told)
+
+            try:
+                await self._commit(events, state)
+            finally:
+                # What was told while the commit was under way comes after it, in number and in time.
+                if self.state is state:
+                    for happened in (event, *told):
+                        self.publish(happened)
+
+                self._catch_up()
+
+    async def _commit(self, events: tuple[Event, ...], state: RunState) -> None:
+        commit = self.store.commit(self.state.run_id, self.version, events, state)
+
+        try:
+            # What never waits can't be cancelled half-way: it needs no task of its own.
+            await (commit if is_at_once(self.store.commit) else self._whole(commit, state))
+        except CrewError:
+            raise
+        except Exception as error:  # a store may be anybody's code: what it raises is told from what a step raises
+            raise StoreError(self.state.run_id, f"The store failed: {describe(error)}") from error
+
+        self._move(state)
+
+    async def _whole(self, committing: Coroutine[Any, Any, None], state: RunState) -> None:
+        """A commit is not left half-way: a cancellation goes on once it is through."""
+        commit = asyncio.ensure_future(committing)
+
+        try:
+            await asyncio.shield(commit)
+        except asyncio.CancelledError:
+            await wait_until_done(commit)
+
+            if commit.exception() is None:
+                self._move(state)
+
+            raise
+
+    def _move(self, state: RunState) -> None:
+        self.state, self.version = state, self.version + 1
+        self._sequence = state.sequence
+        self._untold.clear()
+
+    def _catch_up(self) -> None:
+        while self._meanwhile:
+            self._tell(self._meanwhile.pop(0))
+
+    def tell(self, event: Event) -> None:
+        """Tell of what moves nothing; it is stored with the next step, unless it is only a piece of one."""
+        if self._lock.locked():
+            self._meanwhile.append(event)
+        else:
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        where = find_run(self.state, event.run_id)
+        event = self._stamped(event, where or self.state)
+
+        if not isinstance(event, TextDelta | ToolProgress):
+            self._untold.append(event)
+
+        self.publish(event)
+
+    def on_delta(self, run_id: str) -> OnDelta | None:
+        """Where the pieces of a reply go; None where nobody asked for them."""
+        if not self.streams:
+            return None
+
+        def tell(delta: Delta) -> None:
+            self.tell(TextDelta(run_id=run_id, text=delta.text, channel=delta.kind))
+
+        return tell if self.scrub is None else ScrubbedDeltas(self.scrub, tell)
+
+    def _stamped(self, event: Any, where: RunState) -> Any:
+        """The event with its number and time; what is born with it is named after its place in the transcript.
+
+        Not after the event's number: that counts pieces of text and retries too, and a run that is watched, resumed
+        or unlucky must come to the same messages.
+        """
+        self._sequence += 1
+        now, place = self.clock(), len(where.transcript)
+        event = changed(
+            scrub_value(self.scrub, event), sequence=self._sequence, at=now, agent=event.agent or where.agent
+        )
+
+        # The event is still ours alone.
+        if isinstance(event, Replied):
+            put(event, message=changed(event.message, id=f"{event.run_id}:{place}", time=now))
+        elif isinstance(event, RunStarted):
+            named = (
+                m if m.id else changed(m, id=f"{event.run_id}:{place + i}", time=m.time or now)
+                for i, m in enumerate(event.messages)
+            )
+            put(event, messages=tuple(named))
+
+        return event

@@ -1,0 +1,159 @@
+"""A run as it happens: the events of one run, read by whoever started it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic_core import from_json
+
+from crew.engine.concurrency import wait_until_done
+from crew.errors import CrewError
+from crew.runs.events import Asked, Event, TextDelta
+from crew.runs.result import RunResult
+
+Publish = Callable[[Event], None]
+
+
+def _discard(event: Event) -> None:
+    """Nobody reads it."""
+
+
+class EventStream:
+    """Read it with `async for`, inside `async with` or not; `result` is there once it has ended.
+
+    The run begins when reading does. Leaving early cancels it: its state is committed, and it can be resumed.
+    """
+
+    def __init__(self, work: Callable[[Publish], Awaitable[RunResult]]) -> None:
+        self._work = work
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._task: asyncio.Task[RunResult] | None = None
+        self._publish: Publish = self._queue.put_nowait
+        self._entered = False
+        self._root = ""
+        self._pieces: list[str] = []
+
+    @property
+    def partial(self) -> dict[str, Any] | None:
+        """What the run's structured output is so far, by the pieces that were read: an object whose end is missing.
+
+        None while there is none. It is not validated: fields may be missing, and the last text may be cut off.
+        """
+        try:
+            value = from_json("".join(self._pieces), allow_partial="trailing-strings")
+        except ValueError:
+            return None
+
+        return value if isinstance(value, dict) else None
+
+    @property
+    def result(self) -> RunResult:
+        """What the run came to; raises what it failed with."""
+        if self._task is None or not self._task.done() or self._task.cancelled():
+            raise CrewError("The stream has not been read to its end, so there is no result yet.")
+
+        return self._task.result()
+
+    async def __aenter__(self) -> Self:
+        self._entered = True
+        self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    async def drain(self) -> RunResult:
+        """The result, once the stream has ended; events that nobody reads are not kept, and wake nobody up."""
+        self._publish = _discard
+
+        async with self:
+            task = self._begin()
+            await asyncio.wait([task])
+            return await task
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        # The loop that reads holds the only reference: when it is left, the generator ends, and with it the run.
+        return self._read()
+
+    async def _read(self) -> AsyncIterator[Event]:
+        task = self._begin()
+
+        try:
+            # A stream that was read to its end is empty: nothing will come any more.
+            while not (task.done() and self._queue.empty()) and (event := await self._queue.get()) is not None:
+                self._note(event)
+                yield event
+
+            await task
+        finally:
+            if not self._entered:
+                await self._end()
+
+    def _note(self, event: Event) -> None:
+        self._root = self._root or event.run_id
+
+        if event.run_id != self._root:
+            return
+
+        if isinstance(event, Asked) or (isinstance(event, TextDelta) and event.channel == "restart"):
+            self._pieces.clear()
+        elif isinstance(event, TextDelta) and event.channel == "text":
+            self._pieces.append(event.text)
+
+    def _begin(self) -> asyncio.Task[RunResult]:
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+
+        return self._task
+
+    async def _run(self) -> RunResult:
+        try:
+            return await self._work(self._publish)
+        finally:
+            self._queue.put_nowait(None)
+
+    async def _end(self) -> None:
+        if self._task is None:
+            return
+
+        self._task.cancel()
+        interrupted = await wait_until_done(self._task)
+
+        if not self._task.cancelled():
+            self._task.exception()  # read, so that nobody is told that it never was
+
+        if interrupted:
+            raise asyncio.CancelledError
+
+
+def run_sync(stream: EventStream) -> RunResult:
+    """The same without `await`; inside a running event loop it works on a thread, in the caller's context."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(stream.drain())
+
+    found: list[RunResult | BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(asyncio.run(stream.drain()))
+        except BaseException as error:  # raised again in the caller's thread, below
+            found.append(error)
+
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=lambda: context.run(work), name="crew-execute-sync")
+    thread.start()
+    thread.join()
+
+    if isinstance(found[0], BaseException):
+        raise found[0]
+
+    return found[0]

@@ -1,5 +1,0 @@
-"""Anthropic's Messages."""
-
-from crew.providers.anthropic.provider import Anthropic
-
-__all__ = ["Anthropic"]

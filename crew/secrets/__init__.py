@@ -1,0 +1,1 @@
+"""Secrets: the registry, scrubbing of values, redaction of key-like text. Internal."""

@@ -1,0 +1,243 @@
+"""Who watches runs, and through what: `Telemetry` holds the providers, a `Lookout` serves one executor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from crew.agents.crew import Crew
+from crew.engine.concurrency import run_in_daemon_thread
+from crew.errors import ConfigError, describe
+from crew.runs.state import RunState
+from crew.secrets.patterns import redact
+from crew.secrets.registry import CURRENT_SECRETS, PROCESS_SECRETS, SecretRegistry, environment_keys, register_keys
+from crew.telemetry import names
+from crew.telemetry.environment import content_capture_enabled
+from crew.telemetry.logs import add_null_handler, bind_logger, has_listeners
+from crew.telemetry.metrics import MetricRecorder, MetricTotals, MetricValue, OTelInstruments
+from crew.telemetry.otel_writer import OTelSpanWriter, to_nanoseconds
+from crew.telemetry.run_metrics import RunMetrics
+from crew.telemetry.run_telemetry import RunTelemetry
+from crew.telemetry.span_builder import SpanBuilder
+
+FLUSH_SECONDS = 5.0
+
+log = logging.getLogger("crew")
+
+_INSTRUMENTS: WeakKeyDictionary[Any, OTelInstruments] = WeakKeyDictionary()
+
+
+class Telemetry:
+    """Spans and metrics go to these providers; without any, to those that the application made global, if it did.
+
+    `capture_content` decides whether what was said is exported too; left out, the environment decides.
+    """
+
+    def __init__(
+        self, *, tracer_provider: Any = None, meter_provider: Any = None, capture_content: bool | None = None
+    ) -> None:
+        if capture_content is not None and not isinstance(capture_content, bool):
+            raise ConfigError("telemetry", f"capture_content must be True, False or None, not {capture_content!r}")
+
+        self._tracer_provider, self._meter_provider = tracer_provider, meter_provider
+        self.capture_content = content_capture_enabled() if capture_content is None else capture_content
+
+    def tracer(self) -> Any:
+        """Where spans go; None where nobody records, which costs nothing to find out."""
+        provider = self._tracer_provider
+
+        if provider is None:
+            # Whoever set a global provider has loaded this; loading it to find none would not be free.
+            api = sys.modules.get("opentelemetry.trace")
+            provider = api.get_tracer_provider() if api is not None else None
+
+            if api is None or isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
+                return None
+
+        return provider.get_tracer(names.SCOPE, _version())
+
+    def instruments(self) -> OTelInstruments | None:
+        """Where measurements go; None where nobody reads them."""
+        provider = self._meter_provider
+
+        if provider is None:
+            api = sys.modules.get("opentelemetry.metrics")
+            provider = api.get_meter_provider() if api is not None else None
+
+            if api is None or isinstance(provider, api.NoOpMeterProvider) or "Proxy" in type(provider).__name__:
+                return None
+
+        # One for each provider, whoever asks: it reads only the first of several that bear the same names.
+        if provider not in _INSTRUMENTS:
+            _INSTRUMENTS[provider] = OTelInstruments(provider.get_meter(names.SCOPE, _version()))
+
+        return _INSTRUMENTS[provider]
+
+    async def flush(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Send what waits to be sent; what is not through in time is left to the exporter, with one warning."""
+        await self._at_once("force_flush", "was not flushed", seconds, int(seconds * 1000))
+
+    async def shutdown(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Flush, and end the exporters' threads. For providers that `configure` made; an application ends its own."""
+        await self.flush(seconds)
+        await self._at_once("shutdown", "did not shut down", seconds)
+
+    async def _at_once(self, method: str, failure: str, seconds: float, *arguments: int) -> None:
+        """Have both providers do this at the same time, so that the bound holds for both together."""
+
+        async def have(work: Callable[..., Any]) -> None:
+            try:
+                async with asyncio.timeout(seconds):
+                    await run_in_daemon_thread(lambda: work(*arguments), name=f"crew-telemetry-{method}")
+            except Exception as error:  # the observer boundary: an exporter may raise anything, closing goes on
+                log.warning("telemetry %s within %g s: %s", failure, seconds, redact(describe(error)))
+
+        async with asyncio.TaskGroup() as group:
+            for provider in (self._tracer_provider, self._meter_provider):
+                if hasattr(provider, method):
+                    group.create_task(have(getattr(provider, method)))
+
+
+@cache
+def _version() -> str | None:
+    """The distribution's; None where the package was never installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("crew-executor")
+    except PackageNotFoundError:
+        return None
+
+
+class ExecutorTelemetry:
+    """Watches the runs of one executor and adds up its figures."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        bound: int | None,
+        clock: Callable[[], float],
+        telemetry: Callable[[], Telemetry],
+        secrets: Iterable[Any] = (),
+        models: Iterable[Any] = (),
+    ) -> None:
+        self._crew, self._bound, self._clock, self._telemetry = crew, bound, clock, telemetry
+        self._figures = MetricTotals()
+        self._recorder = MetricRecorder(self._figures, None)
+        self._secrets = SecretRegistry(secrets, below=PROCESS_SECRETS)
+        of_agents = [model for agent in crew.members.values() for model in (agent.model, agent.backup)]
+        self._models = {id(model): model for model in (*of_agents, *models) if not isinstance(model, str | None)}
+        self._keys: tuple[dict[str, str], int] = ({}, 0)
+        self.hold_keys()
+        add_null_handler()
+
+    @property
+    def scrub(self) -> SecretRegistry:
+        """Takes out what must not enter a message; empty as it may be, something may be registered in mid-run."""
+        self.hold_keys()
+        return self._secrets
+
+    def scrub_for(self, deps: Any) -> SecretRegistry:
+        """The same for a run with these dependencies; from here on also for what this task logs."""
+        secrets = self.scrub.with_those_in(deps)
+        CURRENT_SECRETS.set(secrets)
+        return secrets
+
+    def hold_keys(self) -> None:
+        """Those that providers say they hold, and those that the environment has by now: new clients take them."""
+        keys = environment_keys()
+        self._keys = (keys, len(os.environ))
+        register_keys(keys.values())
+        self._hold_given()
+
+    def _hold_new_keys(self) -> None:
+        """The same, quickly: to look for variables that are not there takes longer than to count those that are."""
+        keys, size = self._keys
+
+        if len(os.environ) != size or (keys and environment_keys() != keys):
+            self.hold_keys()
+        else:
+            self._hold_given()
+
+    def _hold_given(self) -> None:
+        for model in self._models.values():
+            if given := getattr(model, "secrets", ()):
+                register_keys(given)
+
+    def watch(self, state: RunState, *, resumes: bool) -> RunTelemetry:
+        """Begin to watch a run; whatever fails here costs the run nothing but its trace."""
+        telemetry = self._telemetry()
+        pen = self._pen(telemetry, state, resumes=resumes)
+        spans = None if pen is None else self._spans(telemetry, state, pen, resumes=resumes)
+        trace = "" if pen is None or spans is None else pen.traceparent
+        ids = {"run_id": state.run_id} | ({"trace_id": trace[3:35]} if trace else {})
+        lines = bind_logger(**ids) if has_listeners() else None
+        measures = RunMetrics(self._recording(telemetry), self._crew.name, state, self._bound, resumes=resumes)
+        return RunTelemetry(
+            state.run_id, trace, pen=pen, spans=spans, lines=lines, measures=measures, before_asking=self._hold_new_keys
+        )
+
+    def metrics(self) -> dict[str, MetricValue]:
+        """What was measured so far, by the metric's name."""
+        return self._figures.read()
+
+    def _recording(self, telemetry: Telemetry) -> MetricRecorder:
+        try:
+            instruments = telemetry.instruments()
+        except Exception as error:  # the observer boundary: a meter provider may be anybody's code
+            log.warning("runs are measured only in this process: %s", redact(describe(error)))
+            return self._recorder
+
+        if self._recorder.instruments is not instruments:
+            self._recorder = MetricRecorder(self._figures, instruments)
+
+        return self._recorder
+
+    def _pen(self, telemetry: Telemetry, state: RunState, *, resumes: bool) -> OTelSpanWriter | None:
+        """What writes the run's spans, their root begun; None where nobody wants them."""
+        try:
+            tracer = telemetry.tracer()
+
+            if tracer is not None:
+                began = self._clock()
+                return OTelSpanWriter(tracer, self._root(tracer, state, began, resumes=resumes), began)
+        except Exception as error:  # the observer boundary: a tracer provider may be anybody's code
+            log.warning("run %s is not traced: %s", state.run_id, redact(describe(error)))
+
+        return None
+
+    def _spans(
+        self, telemetry: Telemetry, state: RunState, pen: OTelSpanWriter, *, resumes: bool
+    ) -> SpanBuilder | None:
+        try:
+            if pen.root.is_recording():
+                return SpanBuilder(pen, self._crew, state, capture=telemetry.capture_content, resumes=resumes)
+        except Exception as error:  # the observer boundary: a tracer provider may be anybody's code
+            log.warning("run %s is not traced: %s", state.run_id, redact(describe(error)))
+
+        return None
+
+    def _root(self, tracer: Any, state: RunState, began: float, *, resumes: bool) -> Any:
+        told = {
+            names.OPERATION: names.INVOKE_WORKFLOW,
+            names.WORKFLOW_NAME: self._crew.name,
+            names.CONVERSATION_ID: state.conversation_id,
+            names.RUN_ID: state.run_id,
+        }
+        links = _link_to_paused_run(state.trace) if resumes and state.trace else ()
+        name = f"{names.INVOKE_WORKFLOW} {self._crew.name}"
+        return tracer.start_span(name, attributes=told, links=links, start_time=to_nanoseconds(began))
+
+
+def _link_to_paused_run(trace: str) -> tuple[Any, ...]:
+    from opentelemetry.trace import Link, SpanContext, TraceFlags
+
+    _, trace_id, span_id, flags = trace.split("-")
+    context = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))
+    return (Link(context, {names.LINK_TYPE: "resumed"}),)

@@ -1,0 +1,207 @@
+"""What spans say: attributes out of events, texts made safe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from crew.agents.agent import Parallel, Quorum
+from crew.messages import (
+    AssistantMessage,
+    Message,
+    SummaryMessage,
+    SystemMessage,
+    ToolMessage,
+    ToolResult,
+    Usage,
+    UserMessage,
+)
+from crew.runs.counters import RunCounters
+from crew.runs.events import Asked, HistoryPruned, Replied
+from crew.secrets.patterns import MAX_CHARS, redact
+from crew.telemetry import names
+
+
+def request_attributes(event: Asked, conversation_id: str) -> dict[str, Any]:
+    """A question to a model."""
+    told: dict[str, Any] = {
+        names.OPERATION: names.CHAT,
+        names.PROVIDER: event.provider,
+        names.REQUEST_MODEL: redact(event.model),
+        names.AGENT_NAME: event.agent,
+        names.CONVERSATION_ID: conversation_id,
+        names.MESSAGES: event.messages,
+        names.ESTIMATED_TOKENS: event.tokens,
+    }
+
+    if event.manifest is not None and event.manifest.request:
+        told[names.SAME_MESSAGES] = event.manifest.same
+
+        if event.manifest.rule:
+            told[names.MOVED_BY] = redact(event.manifest.rule)
+
+    return told
+
+
+def finish_reason_name(reason: str) -> str:
+    """Why a reply ended, in the words of the conventions."""
+    return {"calls": "tool_call", "refusal": "content_filter", "filter": "content_filter"}.get(reason, reason)
+
+
+def reply_attributes(event: Replied) -> dict[str, Any]:
+    """A model's answer, with its bill."""
+    told: dict[str, Any] = {
+        names.FINISH_REASONS: (finish_reason_name(event.finish_reason),),
+        **usage_attributes(event.usage),
+    }
+
+    if event.model:
+        told[names.RESPONSE_MODEL] = redact(event.model)
+
+    if event.response_id:
+        told[names.RESPONSE_ID] = redact(event.response_id)
+
+    return told
+
+
+def usage_attributes(usage: Usage) -> dict[str, Any]:
+    """What one model call cost."""
+    told: dict[str, Any] = {names.INPUT_TOKENS: usage.input_tokens, names.OUTPUT_TOKENS: usage.output_tokens}
+
+    if usage.cache_read_tokens:
+        told[names.CACHE_READ_TOKENS] = usage.cache_read_tokens
+
+    if usage.cache_write_tokens:
+        told[names.CACHE_WRITE_TOKENS] = usage.cache_write_tokens
+
+    if usage.reasoning_tokens:
+        told[names.REASONING_TOKENS] = usage.reasoning_tokens
+
+    if usage.cost:
+        told[names.COST] = usage.cost
+
+    return told
+
+
+def run_attributes(tally: RunCounters) -> dict[str, Any]:
+    """What a whole run has spent and pruned, also where this is not its first part: as the result counts."""
+    usage = tally.usage
+    told: dict[str, Any] = {
+        names.USAGE_REQUESTS: usage.requests,
+        names.USAGE_INPUT: usage.input_tokens,
+        names.USAGE_OUTPUT: usage.output_tokens,
+        names.USAGE_CACHE_READ: usage.cache_read_tokens,
+        names.USAGE_CACHE_WRITE: usage.cache_write_tokens,
+        names.PRUNINGS: len(tally.prunings),
+        names.MESSAGES_PRUNED_TOTAL: tally.messages_pruned,
+    }
+    return told | {names.USAGE_COST: usage.cost} if usage.cost else told
+
+
+def pruning_attributes(event: HistoryPruned) -> dict[str, Any]:
+    """What left the history, and why."""
+    told: dict[str, Any] = {
+        names.MESSAGES_BEFORE: event.before,
+        names.MESSAGES_AFTER: event.after,
+        names.EVICTED: len(event.evicted),
+        names.HISTORY_LIMIT: event.limit,
+        names.HISTORY_POLICY: event.policy,
+        names.PRUNING_REASON: redact(event.reason),
+        names.TOKENS_BEFORE: event.tokens_before,
+        names.TOKENS_AFTER: event.tokens_after,
+        names.PREFIX_MOVED: bool(event.evicted or event.masked),
+        names.PRUNED_WHERE: event.where,
+        names.AGENT_NAME: event.agent,
+        names.RUN_ID: event.run_id,
+    }
+    return told | {names.MASKED: len(event.masked)} if event.masked else told
+
+
+def group_attributes(group: Parallel | None, name: str) -> dict[str, Any]:
+    """A parallel group and its policy."""
+    told: dict[str, Any] = {names.GROUP: name}
+
+    if group is not None:
+        policy = group.on_error
+        told[names.GROUP_POLICY] = f"quorum({policy.n})" if isinstance(policy, Quorum) else policy
+        told[names.BRANCHES] = len(group.branches)
+
+    return told
+
+
+MAX_ATTRIBUTE_CHARS = 64_000
+
+
+def messages_json(messages: Sequence[Message]) -> tuple[str, int]:
+    """The newest messages that fit, in order, and how many older ones did not."""
+    parts: list[str] = []
+    size = 2
+
+    for message in reversed(messages):
+        part = json.dumps(_message_json(message), ensure_ascii=False)
+        size += len(part) + 2
+
+        if size > MAX_ATTRIBUTE_CHARS and parts:
+            break
+
+        parts.append(part)
+
+    return f"[{', '.join(reversed(parts))}]", len(messages) - len(parts)
+
+
+def reply_json(message: AssistantMessage, finish_reason: str) -> str:
+    """A reply, as the one message that it is."""
+    return json.dumps(
+        [_message_json(message) | {"finish_reason": finish_reason_name(finish_reason)}], ensure_ascii=False
+    )
+
+
+def instructions_json(text: str) -> str:
+    """An agent's instructions."""
+    return json.dumps([_text_part(text)], ensure_ascii=False)
+
+
+def arguments_attribute(arguments: str) -> str:
+    """A call's arguments: the JSON that they are, or, where they are too long, the beginning of it as one text."""
+    return redact(arguments) if len(arguments) <= MAX_CHARS else json.dumps(redact(arguments), ensure_ascii=False)
+
+
+def result_attribute(result: ToolResult) -> str:
+    """What the model was told of a call."""
+    return redact(result.text)
+
+
+def _message_json(message: Message) -> dict[str, Any]:
+    match message:
+        case SystemMessage(text=text):
+            return {"role": "system", "parts": [_text_part(text)]}
+        case UserMessage(text=text) | SummaryMessage(text=text):
+            return {"role": "user", "parts": [_text_part(text)]}
+        case AssistantMessage(text=text, calls=calls):
+            parts = [_text_part(text)] if text else []
+            called = [
+                {"type": "tool_call", "id": call.id, "name": redact(call.name), "arguments": redact(call.arguments)}
+                for call in calls
+            ]
+            return {"role": "assistant", "parts": _fit_parts([*parts, *called])}
+        case ToolMessage(results=results):
+            parts = [{"type": "tool_call_response", "id": r.call_id, "response": redact(r.text)} for r in results]
+            return {"role": "tool", "parts": _fit_parts(parts)}
+
+
+def _fit_parts(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first parts that leave room for a message around them, and how many more there were."""
+    room = MAX_ATTRIBUTE_CHARS - 1_000
+
+    for number, part in enumerate(parts):
+        room -= len(json.dumps(part, ensure_ascii=False)) + 2
+
+        if room < 0:
+            return [*parts[:number], _text_part(f"[… {len(parts) - number} more parts]")]
+
+    return parts
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "text", "content": redact(text)}

@@ -1,0 +1,1 @@
+"""Pure transitions: `advance(plan, state, event)` returns the next state and the events that follow."""

@@ -1,0 +1,138 @@
+"""What a summariser's answer leads to: a summary in the history, or another attempt later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from crew.history.summaries import complete_summary
+from crew.history.tokens import estimate_message_tokens
+from crew.messages import Message, SummaryMessage, Transcript
+from crew.runs.counters import add_costs
+from crew.runs.events import Compacted, CompactionFailed, Summarised, UsageChanged
+from crew.runs.state import Compact
+from crew.transitions.before_request import ask_model_next, stop_if_limit_reached
+from crew.transitions.step import Step
+
+
+def on_summarised(draft: Step, event: Summarised) -> None:
+    """A summariser answered."""
+    now = draft.state.next
+    assert isinstance(now, Compact)
+    _pay(draft, event)
+    span = [message for _, message in locate_messages(draft.state.transcript, event.covers)]
+    text = "" if event.error else complete_summary(event.text, span)
+
+    if now.strategy:
+        _collect_compression(draft, now, event, text)
+        return
+
+    problem = event.error or ("the summary is not smaller than what it replaces" if text is None else "")
+    problem = problem or (
+        "" if text and _insert_summary(draft, event.covers, text) else "there is no room for a summary"
+    )
+    backlog = draft.state.backlog
+
+    if problem:
+        draft.set(backlog=replace(backlog, since=0))
+        _emit_failure(draft, draft.plan.policy.name, problem)
+    else:
+        waiting = tuple(id for id in backlog.ids if id not in set(event.covers))
+        draft.set(backlog=replace(backlog, ids=waiting, since=0, says_something=bool(waiting)))
+
+    ask_model_next(draft, now.again)
+
+
+def _pay(draft: Step, event: Summarised) -> None:
+    if not event.usage.requests:
+        return
+
+    tally, agent = draft.state.tally, draft.state.agent
+    mine = tally.by_agent.get(agent)
+    draft.count(
+        usage=tally.usage + event.usage,
+        rounds=tally.rounds + 1,
+        by_agent={**tally.by_agent, agent: event.usage if mine is None else mine + event.usage},
+        saved_cost=add_costs(tally.saved_cost, None if event.usage.cost is None else -event.usage.cost),
+    )
+    draft.say(UsageChanged, usage=draft.state.tally.usage)
+
+
+def _collect_compression(draft: Step, now: Compact, event: Summarised, text: str | None) -> None:
+    """One part of an explicit compression; all parts take effect together, or none does."""
+    stays = text is None and now.strategy == "chunked"
+    problem = event.error or ("" if text or stays else "the summary is not smaller than what it replaces")
+
+    if problem:
+        draft.set(next=replace(now, failed=problem))
+        _emit_failure(draft, now.strategy, problem)
+        return
+
+    texts = (*now.texts, text or "")
+    draft.set(next=replace(now, texts=texts, failed=""))
+
+    if len(texts) < len(now.parts):
+        stop_if_limit_reached(draft)
+        return
+
+    verbatim = list(draft.state.backlog.verbatim)
+
+    for part, made in zip(now.parts, texts, strict=True):
+        if not made or not _insert_summary(draft, part, made, cause=now.strategy):
+            verbatim.extend(part)
+
+    shown = {entry.message.id for entry in draft.state.history.entries}
+    kept = tuple(id for id in verbatim if id in shown)
+    draft.set(backlog=replace(draft.state.backlog, verbatim=kept))
+    ask_model_next(draft, now.again)
+
+
+def _emit_failure(draft: Step, cause: str, problem: str) -> None:
+    draft.say(CompactionFailed, cause=cause, reason=problem, waiting=len(draft.state.backlog.ids))
+
+
+def _insert_summary(draft: Step, covers: Sequence[str], text: str, cause: str = "") -> bool:
+    found = locate_messages(draft.state.transcript, covers)
+    position = max([index for index, m in found if not isinstance(m, SummaryMessage)] or [found[-1][0]])
+    message = SummaryMessage(text, covers=tuple(covers))
+    name = draft.insert(message, position)
+
+    if name is None:
+        return False
+
+    # A view that was cut beyond this place shows the summary all the same: it stands for more than was cut.
+    views = {
+        agent: replace(view, kept=tuple(sorted({*view.kept, position}))) if view.cut > position else view
+        for agent, view in draft.state.views.items()
+    }
+    draft.set(views=views)
+    draft.say(
+        Compacted,
+        cause=cause or draft.plan.policy.name,
+        summary=name,
+        covers=tuple(covers),
+        tokens_before=sum(estimate_message_tokens(m) for _, m in found),
+        tokens_after=estimate_message_tokens(message),
+        size=draft.state.history.size,
+        limit=draft.plan.budget.limit,
+    )
+    return True
+
+
+def locate_messages(transcript: Transcript, ids: Sequence[str]) -> list[tuple[int, Message]]:
+    """The messages of these ids with their places in the transcript, in order."""
+    wanted = set(ids)
+    found: list[tuple[int, Message]] = []
+
+    # From the end: what a summary is made of left the history not long ago.
+    for index in range(len(transcript) - 1, -1, -1):
+        if not wanted:
+            break
+
+        message = transcript[index]
+
+        if message.id in wanted:
+            wanted.discard(message.id)
+            found.append((index, message))
+
+    return found[::-1]

@@ -1,0 +1,284 @@
+"""What stays the same in every step of every run: the crew's graph, what each agent may call, and the bound."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from crew.agents.agent import Agent, AgentTool, Handoff, Parallel, agent_handoffs
+from crew.agents.crew import Crew
+from crew.errors import ContextOverflow, DefinitionError
+from crew.history.policies.chain import chain_members
+from crew.history.policies.lookup import resolve_policy
+from crew.history.policies.rolling import Rolling
+from crew.history.policies.summarizing import Summarize
+from crew.history.token_budget import DEFAULT_WINDOW, TokenBudget
+from crew.history.tokens import ESTIMATOR, estimate_tokens
+from crew.history.view import View
+from crew.interfaces import HistoryBudget, OutputSpec, Policy, TokenCounter, ToolSpec
+from crew.messages import Message, SystemMessage
+from crew.runs.state import RunState
+from crew.tools.tool import Tool
+from crew.transitions.sanitize_output import sanitize_output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Toolkit:
+    """What one agent may call, by name, and how its model is told of it; computed once."""
+
+    tools: Mapping[str, Tool]
+    agents: Mapping[str, AgentTool]
+    handoffs: Mapping[str, Handoff]
+    specs: tuple[ToolSpec, ...]
+    output: OutputSpec | None
+    tokens: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(spec.name for spec in self.specs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """A crew made ready to run under one history policy."""
+
+    crew: Crew
+    agents: Mapping[str, Agent]
+    groups: Mapping[str, Parallel]
+    toolkits: Mapping[str, Toolkit]
+    policy: Policy
+    budget: HistoryBudget
+    views: Mapping[str, tuple[Policy, ...]] = field(default_factory=dict)
+    sanitize_output: bool = False
+
+    def output_of(self, agent: str, text: str) -> str:
+        """What counts of an agent's answer: all of it, unless it is to be tidied."""
+        own = self.agents[agent].sanitize_output if agent in self.agents else None
+        return sanitize_output(text) if (self.sanitize_output if own is None else own) else text
+
+    @property
+    def summarizes(self) -> bool:
+        """Whether the policy makes summaries, for each of which the history holds room."""
+        return bool(getattr(self.policy, "summarizes", False))
+
+
+def compile_plan(
+    crew: Crew,
+    policy: Policy,
+    budget: HistoryBudget,
+    everywhere: tuple[Policy, ...] = (),
+    *,
+    sanitize_output: bool = False,
+) -> Plan:
+    """Compile a crew; the policies `everywhere` shape each agent's view, before the agent's own does."""
+    groups = {group.name: group for group in crew.groups}
+    agents = crew.members
+    toolkits = {name: _build_toolkit(agent, agents, groups) for name, agent in agents.items()}
+    views = {name: (*everywhere, *_own_policies(agent)) for name, agent in agents.items()}
+    touches = {t.name: t.touches for kit in toolkits.values() for t in kit.tools.values() if t.touches is not None}
+    budget = replace(budget, touches=touches)
+    return Plan(
+        crew=crew,
+        agents=agents,
+        groups=groups,
+        toolkits=toolkits,
+        policy=policy,
+        budget=budget,
+        views=views,
+        sanitize_output=sanitize_output,
+    )
+
+
+def _own_policies(agent: Agent) -> tuple[Policy, ...]:
+    return () if agent.history is None else tuple(chain_members(resolve_policy(agent.history)))
+
+
+def _build_toolkit(agent: Agent, agents: Mapping[str, Agent], groups: Mapping[str, Parallel]) -> Toolkit:
+    tools = {used.name: used for used in agent.tools if isinstance(used, Tool)}
+    callable_agents = {used.name: used for used in agent.tools if isinstance(used, AgentTool)}
+    handoffs = {handoff.tool_name: handoff for handoff in agent_handoffs(agent)}
+    specs = (
+        *(used.spec for used in agent.tools if isinstance(used, Tool | AgentTool)),
+        *(_handoff_spec(handoff, agents, groups) for handoff in handoffs.values()),
+    )
+    tokens = estimate_tokens(agent.instructions) + sum(
+        estimate_tokens(f"{spec.name} {spec.description} {json.dumps(dict(spec.parameters))}") + 8 for spec in specs
+    )
+    output = OutputSpec(name=agent.output.__name__, schema=agent.output.model_json_schema()) if agent.output else None
+    return Toolkit(tools=tools, agents=callable_agents, handoffs=handoffs, specs=specs, output=output, tokens=tokens)
+
+
+def _handoff_spec(handoff: Handoff, agents: Mapping[str, Agent], groups: Mapping[str, Parallel]) -> ToolSpec:
+    if handoff.target in groups:
+        purpose = f"The agents {', '.join(groups[handoff.target].branch_names)}, at the same time."
+    else:
+        purpose = agents[handoff.target].purpose
+
+    empty = {"type": "object", "properties": {}, "additionalProperties": False}
+    parameters = handoff.payload.model_json_schema() if handoff.payload else empty
+    return ToolSpec(
+        name=handoff.tool_name, description=f"Hand the work to {handoff.target}. {purpose}", parameters=parameters
+    )
+
+
+def overhead_parts(agent: Agent, kit: Toolkit, counter: TokenCounter = ESTIMATOR) -> list[tuple[str, int]]:
+    """What every request of this agent holds beside messages, with its tokens."""
+    parts = [("instructions", counter.count(agent.instructions))]
+    parts.extend(
+        (f"tool {spec.name}", counter.count(f"{spec.name} {spec.description} {json.dumps(dict(spec.parameters))}") + 8)
+        for spec in kit.specs
+    )
+
+    if kit.output is not None:
+        parts.append((f"schema {kit.output.name}", counter.count(json.dumps(dict(kit.output.schema)))))
+
+    return parts
+
+
+def token_budget_for(plan: Plan, state: RunState, name: str) -> TokenBudget:
+    """What is known of the model that this agent asks now."""
+    known = state.gauges.get(name, ())
+    rank = 1 if state.views.get(name, View()).model == "backup" else 0
+
+    if rank < len(known):
+        return known[rank]
+
+    window = plan.agents[name].max_input_tokens
+    fixed = plan.toolkits[name].tokens
+    return TokenBudget(window=window or DEFAULT_WINDOW, source="explicit" if window else "default", fixed=fixed)
+
+
+def with_token_budget(state: RunState, name: str, gauge: TokenBudget) -> dict[str, tuple[TokenBudget, ...]]:
+    """All gauges, with a new one for the model that this agent asks now."""
+    known = [*state.gauges.get(name, ())]
+    rank = 1 if state.views.get(name, View()).model == "backup" else 0
+    known[rank : rank + 1] = [gauge]
+    return {**state.gauges, name: tuple(known)}
+
+
+def resolve_budget(crew: Crew, policy: Policy, limit: int | None, prune_to: int | None) -> HistoryBudget:
+    """An explicit limit, else the policy's own; how far a pruning cuts, else half of it."""
+    prune_to = getattr(policy, "prune_to", None) if prune_to is None else prune_to
+    problems = [
+        *_numbers({"max_messages_per_request": limit, "prune_to": prune_to}),
+        *(problem for member in chain_members(policy) for problem in _numbers_of(member)),
+    ]
+    own: int | None = None if problems else getattr(policy, "limit", 50)
+
+    if not problems and limit is not None and own is None:
+        problems.append(
+            f"max_messages_per_request={limit} and the policy {policy.name!r}, which has no bound, exclude each other"
+        )
+
+    if problems:
+        raise DefinitionError("CrewExecutor", problems)
+
+    if (
+        own is not None
+        and limit is not None
+        and limit < own
+        and any(_asks_for_more_than(m, limit) for m in chain_members(policy))
+    ):
+        raise DefinitionError(
+            "CrewExecutor",
+            f"max_messages_per_request={limit} is below the {own} messages that the policy {policy.name!r} asks for; "
+            f"raise it to {own}, or give the policy smaller numbers",
+        )
+
+    bound = own if limit is None else limit
+
+    if bound is None:
+        return HistoryBudget(limit=None)
+
+    needed = min_messages(crew, policy)
+
+    if bound < needed:
+        raise DefinitionError(
+            "CrewExecutor",
+            f"max_messages_per_request must be at least {needed} for this crew (a goal, a call and its result, or a "
+            f"reply and what follows it), not {bound}; 1 is enough where agents only answer",
+        )
+
+    target = max(1, bound // 2) if prune_to is None else prune_to
+
+    if target > bound:
+        raise DefinitionError(
+            "CrewExecutor", f"prune_to must be at most max_messages_per_request={bound}, not {target}"
+        )
+
+    if prune_to is not None and target > 0.8 * bound and bound > 4:
+        warnings.warn(
+            f"prune_to={target} is above 0.8 of max_messages_per_request={bound}: the front of the requests will move "
+            "often, which defeats prompt caching. Half of the limit is a good value.",
+            stacklevel=4,
+        )
+
+    return HistoryBudget(limit=bound, target=target)
+
+
+def _numbers(values: Mapping[str, object]) -> Iterable[str]:
+    for name, value in values.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            yield f"{name} must be a positive integer such as 50, not {value!r}"
+
+
+def _numbers_of(policy: Policy) -> Iterable[str]:
+    own = {name: getattr(policy, name, None) for name in ("limit", "prune_to")}
+    return _numbers({f"{name} of the policy {policy.name!r}": value for name, value in own.items()})
+
+
+def _asks_for_more_than(policy: Policy, limit: int) -> bool:
+    """Whether the policy asks for more; the 50 of `rolling` and `summarize` stand for nothing but a default."""
+    own: int | None = getattr(policy, "limit", None)
+    return own is not None and own > limit and not (isinstance(policy, Rolling | Summarize) and own == Rolling().limit)
+
+
+def check_view_policies(plan: Plan) -> None:
+    """What shapes an agent's view can make no summary, and must leave room for what the agent has to see."""
+    problems: list[str] = []
+
+    for name, policies in plan.views.items():
+        for policy in policies:
+            found = [*_numbers_of(policy)]
+            limit: int | None = None if found else getattr(policy, "limit", None)
+
+            if getattr(policy, "summarizes", False):
+                found.append(
+                    f"the policy {policy.name!r} makes summaries, which stand in the history that all agents share; "
+                    "give it to the executor"
+                )
+            elif limit is not None and limit < (needed := _messages_per_step(plan.agents[name])):
+                found.append(f"the policy {policy.name!r} must let it see at least {needed} messages, not {limit}")
+
+            problems.extend(f"agent {name!r}: {problem}" for problem in found)
+
+    if problems:
+        raise DefinitionError("CrewExecutor", problems)
+
+
+def min_messages(crew: Crew, policy: Policy) -> int:
+    """How many messages the mandatory part of a step may need, and a summary where the policy makes them."""
+    step = 3 if crew.groups else max(_messages_per_step(agent) for agent in crew.members.values())
+    return step + bool(getattr(policy, "summarizes", False))
+
+
+def _messages_per_step(agent: Agent) -> int:
+    """A goal is enough for an agent that only answers; else a call and its result, or a reply and what follows it."""
+    more = agent.tools or agent.handoffs or agent.routes or agent.then or agent.wait_for_signal or agent.output
+    return 3 if more else 1
+
+
+def check_system_messages_fit(plan: Plan, messages: Iterable[Message]) -> None:
+    """Before the first request: whether the system messages that came in leave room for a step."""
+    systems = len({message.text for message in messages if isinstance(message, SystemMessage)})
+    needed, budget = min_messages(plan.crew, plan.policy), plan.budget
+
+    if budget.limit is not None and needed + systems > budget.limit:
+        raise ContextOverflow(
+            f"{systems} system messages leave no room for a step within max_messages_per_request={budget.limit}; "
+            f"at least {needed + systems} are needed.",
+            limit=budget.limit,
+            items=[("system messages", systems), ("goal and one step", needed)],
+        )

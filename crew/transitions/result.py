@@ -1,0 +1,97 @@
+"""From a state to what the caller gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from crew.history.history import History
+from crew.interfaces import HistoryEntry
+from crew.messages import AssistantMessage, message_size
+from crew.runs.counters import RunCounters
+from crew.runs.result import Metrics, RunResult
+from crew.runs.state import Finished, RunState, StopReason, is_blocked, pending_pauses, total_counters, total_usage
+from crew.transitions.plan import Plan
+
+
+def build_result(plan: Plan, state: RunState) -> RunResult:
+    """Everything so far; of a run that has not finished, what it waits for."""
+    end = state.next if isinstance(state.next, Finished) else None
+    stop: StopReason = end.stop_reason if end is not None else "paused" if is_blocked(state) else "failed"
+    entries = without_open_calls(state.history.entries)
+    tally = total_counters(state)
+    return RunResult(
+        output=_parsed_output(plan, state, end),
+        stop_reason=stop,
+        run_id=state.run_id,
+        conversation_id=state.conversation_id,
+        agent=state.agent,
+        history=tuple(entry.message for entry in entries),
+        transcript=state.transcript,
+        usage=total_usage(state),
+        metrics=Metrics(
+            messages=sum(message_size(entry.message) for entry in entries),
+            limit=plan.budget.limit,
+            estimated_tokens=sum(entry.tokens for entry in entries),
+            prunings=len(tally.prunings),
+            messages_pruned=tally.messages_pruned,
+            sizes=tally.prunings,
+            by_agent=tally.by_agent,
+            by_tool=tally.by_tool,
+            by_policy=tally.by_policy,
+            requests=tally.usage.requests,
+            tokens_estimated=tally.estimated_tokens,
+            tokens_billed=tally.usage.input_tokens,
+            tokens_saved=tally.saved_tokens,
+            cost_saved=tally.saved_cost,
+            cached_predicted=tally.cached_tokens,
+            cached_billed=tally.usage.cache_read_tokens,
+            prefix_breaks=tally.prefix_breaks,
+        ),
+        pauses=pending_pauses(state),
+        branches=state.branches,
+        trace_id=state.trace[3:35],  # of a W3C traceparent
+        state=state,
+    )
+
+
+def without_open_calls(entries: tuple[HistoryEntry, ...]) -> tuple[HistoryEntry, ...]:
+    """The history without a reply whose calls are still open: nobody else could answer them."""
+    last = entries[-1].message if entries else None
+    return entries[:-1] if isinstance(last, AssistantMessage) and last.calls else entries
+
+
+def _parsed_output(plan: Plan, state: RunState, end: Finished | None) -> Any:
+    if end is None:
+        return ""
+
+    agent = plan.agents.get(state.agent)
+
+    if end.stop_reason != "completed" or agent is None or agent.output is None:
+        return end.output
+
+    try:
+        return agent.output.model_validate_json(end.output)
+    except ValidationError:
+        return end.output  # a route or a join ended the run, so that no reply had to fit the schema
+
+
+def continue_from(state: RunState, before: RunState) -> RunState:
+    """A new run that goes on where another one stood: its history at rest, its transcript, its views."""
+    entries = without_open_calls(before.history.entries)
+    history = History(entries=entries, size=sum(message_size(entry.message) for entry in entries))
+    return replace(
+        state,
+        conversation_id=before.conversation_id,
+        history=history,
+        transcript=before.transcript,
+        forked_at=len(before.transcript),
+        views={name: view.afresh() for name, view in before.views.items()},
+        gauges=before.gauges,
+        calibrations=before.calibrations,
+        known=before.known,
+        backlog=before.backlog,
+        tally=RunCounters(seen_tokens=before.tally.seen_tokens),
+    )

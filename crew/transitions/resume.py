@@ -1,0 +1,100 @@
+"""A person's answers, and what a crash left in doubt, become the next steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from crew.messages import ToolResult, replace_surrogates
+from crew.runs.events import Resumed
+from crew.runs.state import AskModel, AwaitInput, CallTools, Finished, OpenCall, RunBranches, RunState
+from crew.tools.tool import to_text, truncate_middle
+from crew.transitions.before_request import ask_model_next
+from crew.transitions.step import Step
+from crew.transitions.tool_calls import finish_if_all_returned, record_result
+
+
+def on_resumed(draft: Step, event: Resumed, settle_child: Callable[[Step, str], None]) -> None:
+    """Answers go to the pauses that they name, anywhere in the tree; what made a group fail is tried once more."""
+    if isinstance(draft.state.next, Finished):
+        return
+
+    _clear_failure(draft)
+
+    for key, child in draft.state.children.items():
+        inner = Step(draft.plan, child, event)
+        on_resumed(inner, event, settle_child)
+        draft.out.extend(inner.out)
+        draft.set(children={**draft.state.children, key: inner.state})
+
+    match draft.state.next:
+        case AwaitInput(pause_id=id):
+            if id in event.answers:
+                draft.tell(replace_surrogates(event.answers[id]), "answer")
+                ask_model_next(draft)
+        case CallTools(calls=calls):
+            for open in calls:
+                _resume_call(draft, open, event.answers)
+
+            finish_if_all_returned(draft)
+        case _:
+            pass
+
+    for key in [*draft.state.children]:
+        if key in draft.state.children:
+            settle_child(draft, key)
+
+
+def _clear_failure(draft: Step) -> None:
+    now = draft.state.next
+
+    if isinstance(now, RunBranches) and now.failed:
+        children = {key: _retry_child(child) for key, child in draft.state.children.items()}
+        draft.set(children=children, next=replace(now, failed=""))
+    elif isinstance(now, AskModel) and now.failed:
+        draft.set(next=replace(now, failed=""))
+
+
+def _retry_child(child: RunState) -> RunState:
+    at = child.failed_at
+    at = replace(at, failed="") if isinstance(at, AskModel) else at
+    return child if at is None else replace(child, next=at, failed_at=None)
+
+
+def _resume_call(draft: Step, open: OpenCall, answers: dict[str, Any]) -> None:
+    id = f"{draft.state.run_id}:{open.call.id}"
+
+    if open.status == "started":
+        tool = draft.plan.toolkits[draft.state.agent].tools.get(open.call.name)
+        _update_call(draft, open, status="ready" if tool is not None and tool.effect == "read" else "in_doubt")
+    elif open.status in ("held", "in_doubt") and id in answers:
+        _apply_answer(draft, open, answers[id])
+
+
+def _apply_answer(draft: Step, open: OpenCall, given: Any) -> None:
+    match open.status, given:
+        case ("held", True) | ("in_doubt", "run again"):
+            _update_call(draft, open, status="ready", approved=True)
+        case "held", False:
+            _record_call_result(draft, open, "Not done: a person declined this call.", "error")
+        case "held", reason:
+            _record_call_result(
+                draft, open, f"Not done: a person declined this call: {replace_surrogates(str(reason))}", "error"
+            )
+        case _, {"done": result}:
+            _record_call_result(draft, open, truncate_middle(to_text(result), 20_000) or "(no output)", "ok")
+        case _:
+            _record_call_result(draft, open, "[Skipped: it is not known whether this call took effect.]", "error")
+
+
+def _record_call_result(draft: Step, open: OpenCall, text: str, outcome: Any) -> None:
+    record_result(draft, ToolResult(call_id=open.call.id, name=open.call.name, text=text, outcome=outcome))
+
+
+def _update_call(draft: Step, open: OpenCall, **changes: Any) -> None:
+    now = draft.state.next
+    assert isinstance(now, CallTools)
+    draft.set(
+        next=replace(now, calls=tuple(replace(c, **changes) if c.call.id == open.call.id else c for c in now.calls))
+    )

@@ -1,0 +1,68 @@
+"""An answer without what a model leaks into it: thinking between tags, NULs, stray white space."""
+
+from __future__ import annotations
+
+import re
+
+THINKING_TAGS = ("think", "thinking", "thought", "reasoning")
+STRIPPED_CHARACTERS = " \t\r\n\v\f\ufeff\u200b\u2060"
+
+_CODE_OR_TAG = re.compile(
+    rf"```.*?(?:```|\Z)|`[^`\n]+`|<(?P<closes>/?)(?P<tag>{'|'.join(THINKING_TAGS)})\b[^<>\n]*>",
+    re.DOTALL | re.IGNORECASE,
+)
+_CLOSING_TAG = {tag: re.compile(rf"</{tag}\s*>", re.IGNORECASE) for tag in THINKING_TAGS}
+
+
+def sanitize_output(text: str) -> str:
+    """The text as it is meant to be read; what stands in code is left alone."""
+    return "\n".join(_collapse_blank_lines(_without_thinking(text.replace("\0", "")).split("\n"))).strip(
+        STRIPPED_CHARACTERS
+    )
+
+
+def _without_thinking(text: str) -> str:
+    """Without blocks of thinking.
+
+    One that was never closed counts where the text begins with it; one that was never opened reaches back to the
+    beginning, because some servers leave the opening tag to their template.
+    """
+    kept, begin, at = "", 0, 0
+    open_for_ever: set[str] = set()
+
+    while found := _CODE_OR_TAG.search(text, at):
+        at, tag = found.end(), (found["tag"] or "").lower()
+
+        if not tag or tag in open_for_ever:
+            continue
+
+        if found["closes"]:
+            begin = begin if kept.strip() else at
+            continue
+
+        before = kept + text[begin : found.start()]
+
+        if closing := _CLOSING_TAG[tag].search(text, at):
+            kept, begin = before, closing.end()
+            at = begin
+        elif not before.strip():
+            return ""
+        else:
+            open_for_ever.add(tag)
+
+    return kept + text[begin:]
+
+
+def _collapse_blank_lines(lines: list[str]) -> list[str]:
+    """Without white space at the ends of lines, and with one blank line where there were several."""
+    kept: list[str] = []
+    in_code = False
+
+    for line in lines:
+        in_code ^= line.lstrip().startswith("```")
+        bare = line if in_code else line.rstrip()
+
+        if bare or in_code or (kept and kept[-1]):
+            kept.append(bare)
+
+    return kept

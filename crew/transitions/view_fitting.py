@@ -1,0 +1,269 @@
+"""What the agent whose turn it is gets to see: its view moves here, before its model is asked, and nowhere else.
+
+In this order: the executor's and the agent's policies for views, the token budget, `max_history_size`. Each moves the
+view by a block, so that it then holds still; a step in which nothing is near a limit only adds up numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from crew.errors import ContextOverflow
+from crew.history.eviction import Unit, drop, enforce_bounds, group_entries
+from crew.history.policies.view_policies import MaskToolResults
+from crew.history.token_budget import WINDOW_THRESHOLD, Calibration, split_billed
+from crew.history.view import (
+    MARKER_TOKENS,
+    View,
+    entries_size,
+    hide_positions,
+    mask_messages,
+    visible_entries,
+    with_marker,
+)
+from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PruneDecision
+from crew.messages import OMITTED, ToolMessage, message_size
+from crew.runs.events import HistoryPruned
+from crew.transitions.plan import overhead_parts, token_budget_for
+from crew.transitions.step import Step, incremented
+
+TARGET_SHARE = 0.5
+# What was not billed yet is an estimate; against a limit that must hold, it counts for a little more.
+ESTIMATE_MARGIN = 1.1
+
+
+class ViewFitter:
+    """One agent's view in the making: what it shows, and how large that is."""
+
+    def __init__(self, draft: Step) -> None:
+        state, name = draft.state, draft.state.agent
+        self.draft, self.name = draft, name
+        self.agent = draft.plan.agents[name]
+        self.gauge = token_budget_for(draft.plan, state, name)
+        self.calibration = state.calibrations.get(self.gauge.model, Calibration())
+        self.view = state.views.get(name, View())
+        self._measure()
+        self.before = self.tokens
+
+    def _measure(self) -> None:
+        history, known = self.draft.state.history, self.draft.state.known
+        self.entries = visible_entries(history, self.view)
+        sent = with_marker(self.entries, self.view)
+        self.size = entries_size(sent, history)
+        old, new = split_billed(sent, known)
+        fresh = new * self.calibration.ratio
+        self.tokens = round(self.gauge.fixed + old * self.calibration.scale + fresh)
+        self.careful = self.tokens + fresh * (ESTIMATE_MARGIN - 1.0)
+
+    def groups(self) -> tuple[MessageGroup, ...]:
+        """What is shown as groups, each with its tokens as this model counts them."""
+        known, c = self.draft.state.known, self.calibration
+        weighed = [
+            replace(entry, tokens=round(entry.tokens * (c.scale if entry.position < known else c.ratio)))
+            for entry in self.entries
+        ]
+        return group_entries(weighed, self.draft.state.history.goal)
+
+    @property
+    def extra(self) -> tuple[int, int]:
+        """What a request holds beside the groups: the marker's size, and its tokens with the fixed part's."""
+        old, new = split_billed(self.entries, self.draft.state.known)
+        groups = old * self.calibration.scale + new * self.calibration.ratio
+        return (1 if self.view.truncated else 0), max(0, round(self.tokens - groups))
+
+    # ------------------------------------------------------------------------------------------ its moves
+
+    def lose(self, gone: Collection[HistoryEntry], rule: str, reason: str, *, marks: bool = False) -> None:
+        """These entries are not shown any more."""
+        truncated = self.view.truncated + (sum(message_size(entry.message) for entry in gone) if marks else 0)
+        view = hide_positions(self.view, self.entries, {entry.position for entry in gone})
+        self._move(replace(view, truncated=truncated), rule, reason, evicted=tuple(e.message.id for e in gone))
+
+    def omit(self, ids: Collection[str], rule: str, reason: str) -> None:
+        """The results of these messages are masked."""
+        self._move(mask_messages(self.view, self.entries, ids), rule, reason, masked=tuple(ids))
+
+    def _move(
+        self, view: View, rule: str, reason: str, evicted: tuple[str, ...] = (), masked: tuple[str, ...] = ()
+    ) -> None:
+        before, tokens = self.size, self.tokens
+        self.view = replace(view, moved=rule)
+        self._measure()
+        draft = self.draft
+        draft.set(views={**draft.state.views, self.name: self.view})
+        draft.count(by_policy=incremented(draft.state.tally.by_policy, rule))
+        draft.say(
+            HistoryPruned,
+            policy=rule,
+            reason=reason,
+            before=before,
+            after=self.size,
+            limit=draft.plan.budget.limit or 0,
+            evicted=evicted,
+            masked=masked,
+            tokens_before=tokens,
+            tokens_after=self.tokens,
+            where="view",
+        )
+
+    def cut(self, rule: str, reason: str, *, target: float, ceiling: float, by: Unit = "tokens") -> bool:
+        """Cut to the target, and of what should stay only down to the ceiling; False where nothing could leave."""
+        groups, (size, tokens) = self.groups(), self.extra
+        extra = tokens if by == "tokens" else size
+        gone = drop(groups, target=target - extra, ceiling=ceiling - extra, by=by)
+
+        if gone:
+            self.lose([entry for index in sorted(gone) for entry in groups[index].entries], rule, reason)
+
+        if self.view.truncated and (self.tokens if by == "tokens" else self.size) > ceiling:
+            # The marker gives way to what must be shown.
+            self._move(replace(self.view, truncated=0), rule, reason)
+            return True
+
+        return bool(gone)
+
+    def overflow(self, text: str, limit: int, by: Unit = "tokens") -> ContextOverflow:
+        """The error that says what the request is made of when nothing more can leave."""
+        items: list[tuple[str, int]] = []
+
+        if by == "tokens":
+            items.extend(overhead_parts(self.agent, self.draft.plan.toolkits[self.name]))
+
+        items.extend(
+            (f"{g.kind} {g.entries[0].message.id!r}", g.tokens if by == "tokens" else g.size)
+            for g in self.groups()
+            if g.mandatory
+        )
+        return ContextOverflow(text, limit=limit, items=items)
+
+
+def fit_view(draft: Step) -> ViewFitter:
+    """Move the view of the agent whose turn it is as far as its policies and limits ask for."""
+    seen = ViewFitter(draft)
+    policies = draft.plan.views.get(seen.name, ())
+
+    for policy in policies:
+        if _policy_may_act(policy, seen):
+            _apply_policy(policy, seen)
+
+    _fit_tokens(seen, by_policy=any(hasattr(policy, "threshold") for policy in policies))
+    _fit_history_size(seen)
+    _fit_bound(seen)
+    return seen
+
+
+# ---------------------------------------------------------------------------------------------------- policies
+
+
+def _policy_may_act(policy: Policy, seen: ViewFitter) -> bool:
+    """Whether a policy could have something to do; groups are made only then."""
+    if isinstance(policy, MaskToolResults):
+        return bool(policy.keep_recent) and _readable_results(seen.entries, seen.view) >= 2 * policy.keep_recent
+
+    threshold: float | None = getattr(policy, "threshold", None)
+
+    if threshold is not None and seen.tokens > threshold * seen.gauge.window - 2 * MARKER_TOKENS:
+        return True
+
+    # A policy that names no bound at all decides for itself, each time.
+    limit: int | None = getattr(policy, "limit", None if threshold is not None else 0)
+    return limit is not None and seen.size > limit
+
+
+def _readable_results(entries: Collection[HistoryEntry], view: View) -> int:
+    results = (
+        entry.message
+        for entry in entries
+        if entry.position >= view.masked_to and isinstance(entry.message, ToolMessage)
+    )
+    return sum(message_size(message) for message in results if message.results[0].text != OMITTED)
+
+
+def _apply_policy(policy: Policy, seen: ViewFitter) -> None:
+    groups = seen.groups()
+    size, tokens = seen.extra
+    limit: int | None = getattr(policy, "limit", None)
+    target = getattr(policy, "prune_to", None) or max(1, (limit or 0) // 2)
+    budget = HistoryBudget(limit=limit, target=target, window=seen.gauge.window, fixed=tokens)
+    bound = limit - size if limit is not None else sum(g.size for g in groups)
+    verdict: PruneDecision = enforce_bounds(groups, policy.prune(groups, budget), bound)
+
+    if verdict.evicted:
+        gone = [entry for g in verdict.evicted for entry in g.entries]
+        seen.lose(gone, policy.name, verdict.reason, marks=getattr(policy, "marks", False))
+
+    # The newest results are what the model was called for: they stay readable whatever a policy says.
+    fixed = {entry.message.id for g in verdict.kept if g.mandatory for entry in g.entries}
+    masked = tuple(id for id in verdict.masked if id not in fixed)
+
+    if masked:
+        seen.omit(masked, policy.name, verdict.reason)
+
+    if limit is not None and seen.size > limit:
+        seen.cut(policy.name, verdict.reason, target=limit, ceiling=limit, by="size")
+
+    if limit is not None and seen.size > limit:
+        text = f"What {seen.name!r} must see holds {seen.size} messages, more than its policy's limit of {limit}."
+        raise seen.overflow(text, limit, "size")
+
+
+# ---------------------------------------------------------------------------------------------------- limits
+
+
+def _fit_tokens(seen: ViewFitter, *, by_policy: bool) -> None:
+    asked, gauge = seen.draft.state.parameters.max_tokens, seen.gauge
+
+    if asked is not None and gauge.fixed >= asked:
+        parts = overhead_parts(seen.agent, seen.draft.plan.toolkits[seen.name])
+        raise ContextOverflow(
+            f"max_tokens must accommodate the system prompt: instructions and tools of {seen.name!r} hold about "
+            f"{gauge.fixed} tokens, and max_tokens is {asked}.",
+            limit=asked,
+            items=parts,
+        )
+
+    if asked is not None and seen.careful > asked:
+        reason = f"about {seen.tokens} tokens, and max_tokens is {asked}"
+        seen.cut("max_tokens", reason, target=asked * TARGET_SHARE, ceiling=asked / ESTIMATE_MARGIN)
+
+        if seen.tokens > asked:
+            text = f"What {seen.name!r} must see holds about {seen.tokens} tokens, more than max_tokens={asked}."
+            raise seen.overflow(text, asked)
+
+    ceiling = min(gauge.window - gauge.reserve, gauge.window * (1.0 if by_policy else WINDOW_THRESHOLD))
+
+    if seen.tokens > ceiling:
+        reason = f"about {seen.tokens} tokens, and the window holds {gauge.window} ({gauge.source})"
+        seen.cut("window", reason, target=min(ceiling, gauge.window * TARGET_SHARE), ceiling=ceiling)
+
+    # A guessed window, or an estimate that no bill has confirmed, is no reason to give up: the model may take it.
+    sure = gauge.source != "default" and not seen.view.too_long
+    slack = 1.0 if seen.calibration.bills else 1.3
+
+    if sure and seen.tokens > gauge.window * slack:
+        text = f"What {seen.name!r} must see holds about {seen.tokens} tokens, more than its window of {gauge.window}."
+        raise seen.overflow(text, gauge.window)
+
+
+def _fit_history_size(seen: ViewFitter) -> None:
+    limit = seen.draft.state.parameters.max_history_size
+
+    if limit is None or seen.size <= limit:
+        return
+
+    reason = f"{seen.size} messages, and max_history_size is {limit}"
+    seen.cut("max_history_size", reason, target=max(1, limit // 2), ceiling=limit, by="size")
+
+    if seen.size > limit:
+        text = f"What {seen.name!r} must see holds {seen.size} messages, more than max_history_size={limit}."
+        raise seen.overflow(text, limit, "size")
+
+
+def _fit_bound(seen: ViewFitter) -> None:
+    """The history keeps to its bound; with a marker for what is not in it any more, a view of it might not."""
+    budget = seen.draft.plan.budget
+
+    if budget.limit is not None and seen.size > budget.limit:
+        reason = f"{seen.size} messages with the marker, more than the limit of {budget.limit}"
+        seen.cut("truncate", reason, target=budget.target, ceiling=budget.limit, by="size")
