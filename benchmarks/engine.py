@@ -42,7 +42,7 @@ class Growing:
 
     def __init__(self, limit: int = 50) -> None:
         goal = UserMessage("the goal", id="goal")
-        self.policy, self.budget = Rolling(), HistoryBudget(limit=limit, target=limit // 2)
+        self.policy, self.budget = Rolling(), HistoryBudget(limit=limit, prune_to=limit // 2)
         self.transcript = Transcript([goal])
         entry = HistoryEntry(message=goal, position=0, tokens=5)
         self.history, _ = History(goal="goal").append(entry, policy=self.policy, budget=self.budget)

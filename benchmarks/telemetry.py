@@ -50,7 +50,7 @@ class Nobody:
     def __init__(self, lookout: Any) -> None:
         self.scrub, self.scrub_for = lookout.scrub, lookout.scrub_for
 
-    def watch(self, state: Any, *, resumes: bool) -> "Nobody":
+    def start_run(self, state: Any, *, resumes: bool) -> "Nobody":
         return self
 
     def __call__(self, event: Any) -> None:
@@ -71,7 +71,7 @@ def executor(telemetry: Telemetry | None, tools: int = 1) -> CrewExecutor:
     made = CrewExecutor(agent, telemetry=watched, limits=Limits(rounds=CALLS + 1))
 
     if telemetry is None:
-        made._lookout = Nobody(made._lookout)  # type: ignore[assignment]
+        made._executor_telemetry = Nobody(made._executor_telemetry)  # type: ignore[assignment]
 
     return made
 

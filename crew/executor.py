@@ -93,11 +93,11 @@ class CrewExecutor:
         self._parameters = parameters or RequestParameters()
         self._clock = clock
         self._pool = ProviderPool(retry)
-        self._desk = ActiveRuns(pool=self._pool)
+        self._active_runs = ActiveRuns(connections=self._pool)
         self._telemetry = telemetry
         summarizer = getattr(shared, "summarizer", None)
-        self._lookout = ExecutorTelemetry(
-            crew, self.plan.budget.limit, clock, self._watcher, secrets, models=[summarizer]
+        self._executor_telemetry = ExecutorTelemetry(
+            crew, self.plan.budget.limit, clock, self._current_telemetry, secrets, models=[summarizer]
         )
 
         for agent in self.plan.agents.values():
@@ -165,38 +165,38 @@ class CrewExecutor:
 
     async def resume(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> RunResult:
         """Carry on a run that was paused, interrupted or failed; nothing whose result was committed is repeated."""
-        return await self._resumed(run_id, answers, deps, streams=False).drain()
+        return await self._resume_stream(run_id, answers, deps, streams=False).drain()
 
     def resume_stream(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> EventStream:
         """The same, watched as it happens."""
-        return self._resumed(run_id, answers, deps, streams=True)
+        return self._resume_stream(run_id, answers, deps, streams=True)
 
     async def cancel(self, run_id: str) -> None:
         """End a run, under way or paused; it returns with `stop_reason="cancelled"` and a valid history."""
-        if await self._desk.cancel(run_id):
+        if await self._active_runs.cancel(run_id):
             return
 
         stored = await self._store.load(run_id)
 
-        if await self._desk.cancel(run_id):
+        if await self._active_runs.cancel(run_id):
             return  # somebody carried it on meanwhile
 
-        async with self._desk.claim(run_id):
-            run, _ = self._run(stored.state, lambda event: None, None, streams=False, resumes=True)
+        async with self._active_runs.claim(run_id):
+            run, _ = self._active_run(stored.state, lambda event: None, None, streams=False, resumes=True)
             run.version = stored.version
-            await self._desk.close(run)
+            await self._active_runs.cancel_inactive(run)
 
     async def aclose(self) -> None:
         """Stop what is under way (it can be resumed), close every connection, and send what telemetry still holds."""
-        await self._desk.aclose()
-        await self._watcher().flush()
+        await self._active_runs.aclose()
+        await self._current_telemetry().flush()
 
     def metrics(self) -> dict[str, MetricValue]:
         """What this executor's runs came to so far, by the metric's name."""
-        return self._lookout.metrics()
+        return self._executor_telemetry.metrics()
 
     async def __aenter__(self) -> Self:
-        self._desk.stays_open = True
+        self._active_runs.keep_connections = True
         return self
 
     async def __aexit__(
@@ -218,20 +218,26 @@ class CrewExecutor:
         streams: bool,
     ) -> EventStream:
         told = parameters_or_default(parameters, self._parameters)
-        state, started = self._begin(input, history, agent, run_id, keep=told.enable_token_caching)
+        state, started = self._start_state(input, history, agent, run_id, keep=told.enable_token_caching)
         state = replace(state, parameters=told)
 
         async def work(publish: Publish) -> RunResult:
-            run, trace = self._run(state, publish, deps, streams=streams)
-            return await self._desk.carry(run, replace(started, trace=trace))
+            run, trace = self._active_run(state, publish, deps, streams=streams)
+            return await self._active_runs.run(run, replace(started, traceparent=trace))
 
         return EventStream(work)
 
-    def _begin(
+    def _start_state(
         self, input: str | UserMessage, history: HistoryInput, agent: str | None, run_id: str | None, *, keep: bool
     ) -> tuple[RunState, RunStarted]:
-        goal = scrub_value(self._lookout.scrub, input if isinstance(input, UserMessage) else UserMessage(input))
-        before = () if history is None or isinstance(history, RunResult) else scrub_value(self._lookout.scrub, history)
+        goal = scrub_value(
+            self._executor_telemetry.scrub, input if isinstance(input, UserMessage) else UserMessage(input)
+        )
+        before = (
+            ()
+            if history is None or isinstance(history, RunResult)
+            else scrub_value(self._executor_telemetry.scrub, history)
+        )
         given = self._validator.check(goal.text, history=before, agent=agent, run_id=run_id)
         start = self._entry(agent)
         id = run_id or uuid.uuid4().hex
@@ -246,7 +252,7 @@ class CrewExecutor:
         counter = ESTIMATOR if entry is None else self._meter.counter_for(entry.model)
         tokens = tuple(count_message_tokens(message, counter, keep=keep) for message in mended.messages)
         started = RunStarted(run_id=id, messages=mended.messages, tokens=tokens, repairs=mended.changes)
-        return state, replace(started, gauges=self._meter.gauges)
+        return state, replace(started, token_budgets=self._meter.token_budgets)
 
     def _entry(self, agent: str | None) -> str:
         name = agent or self.plan.crew.entry_name
@@ -258,16 +264,18 @@ class CrewExecutor:
 
         return name
 
-    def _resumed(self, run_id: str, answers: Mapping[str, Any] | None, deps: Any, *, streams: bool) -> EventStream:
-        given = scrub_value(self._lookout.scrub, answers_as_dict(answers))
+    def _resume_stream(
+        self, run_id: str, answers: Mapping[str, Any] | None, deps: Any, *, streams: bool
+    ) -> EventStream:
+        given = scrub_value(self._executor_telemetry.scrub, answers_as_dict(answers))
 
         async def work(publish: Publish) -> RunResult:
-            self._desk.check_free(run_id)
+            self._active_runs.check_inactive(run_id)
             stored = await self._store.load(run_id)
             check_answers(stored.state, given, self._validator)
-            run, trace = self._run(stored.state, publish, deps, streams=streams, resumes=True)
+            run, trace = self._active_run(stored.state, publish, deps, streams=streams, resumes=True)
             run.version = stored.version
-            return await self._desk.carry(run, Resumed(run_id=run_id, answers=given, trace=trace))
+            return await self._active_runs.run(run, Resumed(run_id=run_id, answers=given, traceparent=trace))
 
         return EventStream(work)
 
@@ -275,16 +283,16 @@ class CrewExecutor:
         backup = self.plan.agents[name].backup
         return None if backup is None else self._pool.get(backup)
 
-    def _watcher(self) -> Telemetry:
+    def _current_telemetry(self) -> Telemetry:
         return self._telemetry if self._telemetry is not None else current_telemetry()
 
-    def _run(
+    def _active_run(
         self, state: RunState, publish: Publish, deps: Any, *, streams: bool, resumes: bool = False
     ) -> tuple[ActiveRun, str]:
         """A run under watch, and the trace that it is watched in."""
-        scrub = self._lookout.scrub_for(deps)
+        scrub = self._executor_telemetry.scrub_for(deps)
         state = scrub_value(scrub, state)  # others may have left there what they did not know to be a secret
-        watch = self._lookout.watch(state, resumes=resumes)
+        watch = self._executor_telemetry.start_run(state, resumes=resumes)
         others = observers_for_run(self._observers, self.plan.crew, state, resumes=resumes)
         watching = Observers(state.run_id, (watch, *others), publish, scrub)
         run = ActiveRun(
@@ -292,15 +300,15 @@ class CrewExecutor:
             state=state,
             store=self._store,
             clock=self._clock,
-            publish=watching,
-            around=watching.around,
+            observers=watching,
+            around=watching.call_context,
             closed=watching.close,
-            scrub=scrub,
+            scrubber=scrub,
             provider_for=lambda name: self._pool.get(self.plan.agents[name].model),
             resolve=self._pool.get,
             backup_for=self._backup_for,
-            counter_for=self._meter.counter_for,
+            meter=self._meter.counter_for,
             deps=deps,
-            streams=streams,
+            wants_deltas=streams,
         )
         return run, watch.trace

@@ -140,7 +140,7 @@ class MessageGroup:
     mandatory: bool = False
 
     @property
-    def opens(self) -> bool:
+    def opens_turn(self) -> bool:
         return self.kind == "user"
 
 
@@ -153,9 +153,9 @@ class HistoryBudget:
     """
 
     limit: int | None
-    target: int = 0
+    prune_to: int = 0
     window: int | None = None
-    fixed: int = 0
+    overhead_tokens: int = 0
     touches: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -166,7 +166,7 @@ class PruneDecision:
     kept: tuple[MessageGroup, ...]
     evicted: tuple[MessageGroup, ...] = ()
     masked: tuple[str, ...] = ()
-    to_summarise: tuple[str, ...] = ()
+    to_summarize: tuple[str, ...] = ()
     reason: str = ""
 
 

@@ -34,24 +34,24 @@ class Manifest:
     """
 
     agent: str
-    request: int
+    turn: int
     model: str
     messages: int
-    tokens: int
-    counted: Literal["estimated", "calibrated", "exact"]
-    fixed: int
+    tokens_estimated: int
+    count_method: Literal["estimated", "calibrated", "exact"]
+    overhead_tokens: int
     window: int
     window_source: str
-    same: int
-    rule: str
+    same_messages: int
+    moved_by: str
     digest: str
-    prefix: str
-    cached: int
-    lines: tuple[ManifestLine, ...] = ()
-    left: tuple[ManifestLine, ...] = ()
+    prefix_digest: str
+    cached_predicted: int
+    tail: tuple[ManifestLine, ...] = ()
+    removed: tuple[ManifestLine, ...] = ()
     repairs: tuple[str, ...] = ()
-    billed: int | None = None
-    billed_cached: int | None = None
+    tokens_billed: int | None = None
+    cached_billed: int | None = None
 
 
 OMITTED = "[Omitted]"
@@ -71,16 +71,16 @@ def replace_surrogates(text: str) -> str:
 class HasCache:
     """A private slot in which a provider keeps what it rendered; it takes no part in equality or storage."""
 
-    __slots__ = ("_rendered",)
-    _rendered: dict[str, Any]
+    __slots__ = ("_cache",)
+    _cache: dict[str, Any]
 
-    def rendered(self) -> dict[str, Any]:
+    def cache(self) -> dict[str, Any]:
         """The slot, by profile and variant."""
         try:
-            slot = self._rendered
+            slot = self._cache
         except AttributeError:
             slot = {}
-            object.__setattr__(self, "_rendered", slot)
+            object.__setattr__(self, "_cache", slot)
 
         return slot
 
@@ -226,7 +226,7 @@ def is_empty(message: Message) -> bool:
 
 def mask_results(message: ToolMessage) -> ToolMessage:
     """The same results with their text left out; made once, so that it renders once."""
-    slot = message.rendered()
+    slot = message.cache()
     variant: ToolMessage | None = slot.get("masked")
 
     if variant is None:
@@ -238,7 +238,7 @@ def mask_results(message: ToolMessage) -> ToolMessage:
 
 def without_calls(message: AssistantMessage) -> AssistantMessage:
     """The same reply without its calls; made once, so that it renders once."""
-    slot = message.rendered()
+    slot = message.cache()
     variant: AssistantMessage | None = slot.get("text_only")
 
     if variant is None:

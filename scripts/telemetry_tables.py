@@ -22,7 +22,7 @@ def tables() -> dict[str, str]:
         "events": table(("span event", "meaning"), *((f"`{n}`", text) for n, text in names.SPAN_EVENTS.items())),
         "metrics": table(
             ("metric", "kind", "unit", "meaning"),
-            *((f"`{n}`", metric.kind, f"`{metric.unit}`", metric.meaning) for n, metric in names.METRICS.items()),
+            *((f"`{n}`", metric.kind, f"`{metric.unit}`", metric.description) for n, metric in names.METRICS.items()),
         ),
         "logs": table(
             ("line", "level", "meaning"), *((f"`{n}`", level, text) for n, (level, text) in names.LOG_EVENTS.items())

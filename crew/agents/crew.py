@@ -265,7 +265,7 @@ class Crew:
         return node_name(self.entry) if self.entry is not None else self.agents[0].name
 
     @property
-    def members(self) -> dict[str, Agent]:
+    def agents_by_name(self) -> dict[str, Agent]:
         """Every agent by name, those that serve as tools included."""
         found = {agent.name: agent for agent in self.agents}
         waiting = list(self.agents)

@@ -34,7 +34,7 @@ def mermaid(crew: Crew) -> Iterator[str]:
     yield "flowchart LR"
     yield f"  start(( )) --> {crew.entry_name}"
 
-    for agent in crew.members.values():
+    for agent in crew.agents_by_name.values():
         yield f"  {agent.name}[{agent.name}]"
         yield from (f"  {agent.name} -- handoff --> {handoff.target}" for handoff in agent_handoffs(agent))
         yield from (f'  {agent.name} -- "{_escape(r.signal)}" --> {r.target or "done((end))"}' for r in agent.routes)

@@ -34,7 +34,7 @@ def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Conf
     try:
         settings = ConfigFile.model_validate(values)
     except ValidationError as error:
-        reader.problems.extend(reader.problem(found) for found in error.errors(include_url=False))
+        reader.problems.extend(reader.describe_error(found) for found in error.errors(include_url=False))
 
     if reader.problems:
         raise ConfigError(name, sorted(reader.problems, key=_by_location))
@@ -93,7 +93,7 @@ class _NodeReader:
             self._marks[*place, key] = key_node.start_mark
 
             if key in values:
-                self.problems.append(f"{self._at(key_node.start_mark)}: the key {key!r} is here twice")
+                self.problems.append(f"{self._location(key_node.start_mark)}: the key {key!r} is here twice")
 
             values[key] = self.read(value_node, (*place, key))
 
@@ -114,7 +114,7 @@ class _NodeReader:
             return self._plain.construct_object(yaml.ScalarNode(tag, text, node.start_mark, node.end_mark))
         except (yaml.YAMLError, ValueError) as error:
             reason = getattr(error, "problem", None) or str(error)
-            self.problems.append(f"{self._at(node.start_mark)}: {text!r} can't be read: {reason}")
+            self.problems.append(f"{self._location(node.start_mark)}: {text!r} can't be read: {reason}")
             return None
 
     def _variable(self, found: re.Match[str], node: yaml.Node) -> str:
@@ -125,14 +125,14 @@ class _NodeReader:
             return default
 
         if value is None:
-            where = self._at(node.start_mark)
+            where = self._location(node.start_mark)
             text = f"the environment has no {name}; set it, or write ${{{name}:-default}}"
             self.problems.append(f"{where}: {text}")
             return ""
 
         return value
 
-    def problem(self, found: ErrorDetails) -> str:
+    def describe_error(self, found: ErrorDetails) -> str:
         """What pydantic found, with its place in the file and the nearest valid name."""
         place = tuple(part for part in found["loc"])
         words = found["msg"]
@@ -146,7 +146,7 @@ class _NodeReader:
         elif found["type"] != "missing":
             words = f"{words}, not {found['input']!r}"
 
-        return f"{self._at(self._nearest_mark(place))}: {'.'.join(map(str, place))}: {words}"
+        return f"{self._location(self._nearest_mark(place))}: {'.'.join(map(str, place))}: {words}"
 
     def _nearest_mark(self, place: Place) -> yaml.Mark | None:
         while place and place not in self._marks:
@@ -154,7 +154,7 @@ class _NodeReader:
 
         return self._marks.get(place)
 
-    def _at(self, mark: yaml.Mark | None) -> str:
+    def _location(self, mark: yaml.Mark | None) -> str:
         return f"{self.name}:{mark.line + 1}:{mark.column + 1}" if mark else self.name
 
 

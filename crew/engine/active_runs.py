@@ -41,17 +41,17 @@ def _closing_observers(run: ActiveRun) -> Iterator[None]:
 class ActiveRuns:
     """Knows each run's task. Without `stays_open`, connections close with the last run."""
 
-    pool: AsyncClosable
-    stays_open: bool = False
+    connections: AsyncClosable
+    keep_connections: bool = False
     _tasks: dict[str, asyncio.Task[object]] = field(default_factory=dict)
     _cancelled: set[str] = field(default_factory=set)
 
-    async def carry(self, run: ActiveRun, first: InputEvent) -> RunResult:
+    async def run(self, run: ActiveRun, first: InputEvent) -> RunResult:
         """Record the first event and drive the run on from there; whoever watches is told when that is over."""
         with _closing_observers(run):
-            return await self._carry(run, first)
+            return await self._run_claimed(run, first)
 
-    async def _carry(self, run: ActiveRun, first: InputEvent) -> RunResult:
+    async def _run_claimed(self, run: ActiveRun, first: InputEvent) -> RunResult:
         run_id = run.state.run_id
 
         if isinstance(first, RunStarted) and run_id in self._tasks:
@@ -62,7 +62,7 @@ class ActiveRuns:
 
             try:
                 await run.record(first)
-                await self._until_limit(run)
+                await self._drive_until_time_limit(run)
             except asyncio.CancelledError:
                 if run_id not in self._cancelled:
                     raise
@@ -70,17 +70,17 @@ class ActiveRuns:
                 task = asyncio.current_task()
                 assert task is not None
                 task.uncancel()
-                await self.end(run)
+                await self._record_cancelled(run)
             except Exception as error:  # a policy, filter or store may be anybody's code: the caller gets a RunError
-                failed = scrub_error(run.scrub, error)
+                failed = scrub_error(run.scrubber, error)
 
             # Raised out here, it does not hold on to the error that it may stand for.
             if failed is not None:
-                raise self._failed(run, failed)
+                raise self._run_error(run, failed)
 
         return build_result(run.plan, run.state)
 
-    async def _until_limit(self, run: ActiveRun) -> None:
+    async def _drive_until_time_limit(self, run: ActiveRun) -> None:
         limit = run.state.limits.seconds
         seconds = None if limit is None else max(0.0, limit - run.state.active_seconds)
 
@@ -93,29 +93,29 @@ class ActiveRuns:
 
             await run.record(LimitReached(run_id=run.state.run_id, limit="seconds", value=limit))
 
-    def _failed(self, run: ActiveRun, error: Exception) -> Exception:
+    def _run_error(self, run: ActiveRun, error: Exception) -> Exception:
         """What the caller gets, after the stream's last event said so."""
         if run.version == 0 and isinstance(error, CrewError):
             return error  # it never began
 
-        run.tell(RunFailed(run_id=run.state.run_id, error=describe(error), error_type=type(error).__name__))
+        run.emit(RunFailed(run_id=run.state.run_id, error=describe(error), error_type=type(error).__name__))
         result = build_result(run.plan, run.state)
 
         if isinstance(error, RunError):
             error.result = result
             return error
 
-        text = scrub_value(run.scrub, f"Run {run.state.run_id!r} failed: {describe(error)}")
+        text = scrub_value(run.scrubber, f"Run {run.state.run_id!r} failed: {describe(error)}")
         raised = RunError(text, result=result)
         raised.__cause__ = error
         return raised
 
-    async def close(self, run: ActiveRun) -> None:
+    async def cancel_inactive(self, run: ActiveRun) -> None:
         """Close a run that nobody carries on right now."""
         with _closing_observers(run):
-            await self.end(run)
+            await self._record_cancelled(run)
 
-    async def end(self, run: ActiveRun) -> None:
+    async def _record_cancelled(self, run: ActiveRun) -> None:
         """Close a run as cancelled."""
         if not isinstance(run.state.next, Finished):
             await run.record(Cancelled(run_id=run.state.run_id))
@@ -126,7 +126,7 @@ class ActiveRuns:
         task = asyncio.current_task()
         assert task is not None
 
-        self.check_free(run_id)
+        self.check_inactive(run_id)
         self._tasks[run_id] = task
 
         try:
@@ -135,10 +135,10 @@ class ActiveRuns:
             del self._tasks[run_id]
             self._cancelled.discard(run_id)
 
-            if not self._tasks and not self.stays_open:
-                await self.pool.aclose()
+            if not self._tasks and not self.keep_connections:
+                await self.connections.aclose()
 
-    def check_free(self, run_id: str) -> None:
+    def check_inactive(self, run_id: str) -> None:
         """Nobody carries this run on right now."""
         if run_id in self._tasks:
             raise RunActive(run_id)
@@ -165,4 +165,4 @@ class ActiveRuns:
         if tasks:
             await asyncio.wait(tasks)
 
-        await self.pool.aclose()
+        await self.connections.aclose()

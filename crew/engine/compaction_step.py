@@ -67,9 +67,9 @@ async def make_summary(run: ActiveRun, state: RunState, now: Compact) -> None:
     )
     here = find_run(run.state, state.run_id)
 
-    if here is not None and isinstance(here.next, Compact) and here.next.failed:
+    if here is not None and isinstance(here.next, Compact) and here.next.failure:
         raise CompressionFailed(
-            f"The compression {now.strategy!r} failed, and the history is as it was: {here.next.failed}"
+            f"The compression {now.strategy!r} failed, and the history is as it was: {here.next.failure}"
         ) from cause
 
 
@@ -128,13 +128,13 @@ def build_summary_request(run: ActiveRun, state: RunState, now: Compact) -> Summ
     view lacks some of the messages, and for any other summariser, it is those messages themselves, oldest first, as
     many as a request may hold; the rest waits for the next summary.
     """
-    ids = now.parts[len(now.texts)]
+    ids = now.spans[len(now.summaries)]
     summarizer = getattr(run.plan.policy, "summarizer", None)
 
     if summarizer is None or isinstance(summarizer, str | Provider):
         provider = run.provider(state) if summarizer is None else run.resolve(summarizer)
 
-        if summarizer is None and len(now.parts) == 1 and (seen := _request_from_view(run, state, now, ids, provider)):
+        if summarizer is None and len(now.spans) == 1 and (seen := _request_from_view(run, state, now, ids, provider)):
             return seen
 
         return _request_from_transcript(run, state, ids, provider, everything=bool(now.strategy))
@@ -146,13 +146,17 @@ def build_summary_request(run: ActiveRun, state: RunState, now: Compact) -> Summ
 def _request_from_view(
     run: ActiveRun, state: RunState, now: Compact, ids: Sequence[str], provider: Provider
 ) -> SummaryRequest | None:
-    backlog, history = state.backlog, state.history
+    backlog, history = state.pending_summary, state.history
 
     if not now.strategy:
-        if backlog.asked != state.agent:
+        if backlog.last_request_agent != state.agent:
             return None
 
-        seen = [entry for entry in (*history.entries, *backlog.left) if entry.position <= backlog.newest]
+        seen = [
+            entry
+            for entry in (*history.entries, *backlog.evicted_since_request)
+            if entry.position <= backlog.last_request_end
+        ]
         past = sorted(seen, key=lambda entry: entry.position)
         size = sum(message_size(entry.message) for entry in past)
         history = replace(history, entries=tuple(past), size=size)
@@ -183,7 +187,7 @@ def _request_from_transcript(
     given = agent.settings if provider is run.provider(state) else ModelSettings()
     request = ModelRequest(
         messages=(*shown, summary_instruction()),
-        instructions=scrub_value(run.scrub, agent.instructions),
+        instructions=scrub_value(run.scrubber, agent.instructions),
         tools=kit.specs,
         settings=summary_settings(given, provider),
         agent=agent.name,

@@ -21,11 +21,11 @@ Drive = Callable[[ActiveRun, str], Coroutine[Any, Any, None]]
 
 async def _run_branches(run: ActiveRun, state: RunState, now: RunBranches, drive: Drive) -> None:
     """Carry every branch to its end or to its pause; when the group has joined or failed, the others are stopped."""
-    if now.failed:
-        raise BranchesFailed(now.failed)
+    if now.failure:
+        raise BranchesFailed(now.failure)
 
     group = run.plan.groups[now.group]
-    gate = asyncio.Semaphore(group.max_concurrency or len(now.branches))
+    gate = asyncio.Semaphore(group.max_concurrency or len(now.branch_keys))
     tasks: list[asyncio.Task[None]] = []
 
     async def one(child: RunState) -> None:
@@ -41,7 +41,7 @@ async def _run_branches(run: ActiveRun, state: RunState, now: RunBranches, drive
                 if other is not task:
                     other.cancel()
 
-    children = [state.children[key] for key in now.branches]
+    children = [state.children[key] for key in now.branch_keys]
     waiting = [child for child in children if not isinstance(child.next, Finished) and not is_blocked(child)]
 
     try:
@@ -76,9 +76,9 @@ async def drive(run: ActiveRun, run_id: str) -> None:
 async def perform_next(run: ActiveRun, state: RunState) -> None:
     """Do what is next; what comes of it is recorded."""
     match state.next:
-        case AskModel(failed=""):
+        case AskModel(failure=""):
             await ask_model(run, state)
-        case AskModel(failed=failed):
+        case AskModel(failure=failed):
             raise OutputInvalid(failed)
         case CallTools():
             await start_calls(run, state, state.next, drive)

@@ -36,11 +36,11 @@ def cost_saved_by_pruning(
 
     view = state.views.get(state.agent, View())
     gauge = token_budget_for(plan, state, state.agent)
-    ratio = state.calibrations.get(gauge.model, Calibration()).ratio
-    whole = max(usage.input_tokens, round(gauge.fixed + state.tally.seen_tokens * ratio))
-    fresh = min(whole, round((state.tally.seen_tokens - view.seen) * ratio))
-    so_far = state.tally.usage + usage
-    caches = bool(view.sent and (so_far.cache_read_tokens or so_far.cache_write_tokens))
+    ratio = state.calibrations.get(gauge.model, Calibration()).estimate_ratio
+    whole = max(usage.input_tokens, round(gauge.overhead_tokens + state.counters.tokens_appended * ratio))
+    fresh = min(whole, round((state.counters.tokens_appended - view.last_tokens_appended) * ratio))
+    so_far = state.counters.usage + usage
+    caches = bool(view.last_request and (so_far.cache_read_tokens or so_far.cache_write_tokens))
     unpruned = replace(
         usage,
         input_tokens=whole,
@@ -58,13 +58,13 @@ async def ask_model(run: ActiveRun, state: RunState) -> None:
     provider = run.provider(state)
     request, repairs = _build_request_and_repairs(run, state, provider)
     manifest = build_request_manifest(run, state, repairs)
-    run.tell(
+    run.emit(
         Asked(
             run_id=state.run_id,
             provider=provider.name,
             model=provider.model,
             messages=len(request.messages),
-            tokens=manifest.tokens,
+            tokens_estimated=manifest.tokens_estimated,
             manifest=manifest,
         )
     )
@@ -76,7 +76,7 @@ async def ask_model(run: ActiveRun, state: RunState) -> None:
             TooLong(
                 run_id=state.run_id,
                 model=manifest.model,
-                tokens=manifest.tokens,
+                tokens=manifest.tokens_estimated,
                 maximum=error.maximum,
                 reason=describe(error),
             )
@@ -87,22 +87,22 @@ async def ask_model(run: ActiveRun, state: RunState) -> None:
         if backup is None or backup is provider:
             raise
 
-        if run.streams:
+        if run.wants_deltas:
             # Whatever was streamed of the reply that failed is void: the backup begins anew.
-            run.tell(TextDelta(run_id=state.run_id, text="", channel="restart"))
+            run.emit(TextDelta(run_id=state.run_id, text="", channel="restart"))
 
         here, there = f"{provider.name}:{provider.model}", f"{backup.name}:{backup.model}"
         await run.record(FellBack(run_id=state.run_id, model=here, backup=there, reason=describe(error)))
     else:
         shown = len(request.messages)
         saved = cost_saved_by_pruning(run.plan, state, provider, reply, shown)
-        await run.record(changed(_replied_event(run, state, provider, reply, manifest), saved=saved))
+        await run.record(changed(_replied_event(run, state, provider, reply, manifest), cost_saved=saved))
 
 
 def _replied_event(
     run: ActiveRun, state: RunState, provider: Provider, reply: ModelReply, manifest: Manifest
 ) -> Replied:
-    billed = changed(manifest, billed=reply.usage.input_tokens, billed_cached=reply.usage.cache_read_tokens)
+    billed = changed(manifest, tokens_billed=reply.usage.input_tokens, cached_billed=reply.usage.cache_read_tokens)
     message = AssistantMessage(
         replace_surrogates(reply.text),
         calls=tuple(map(replace_surrogates_in_call, reply.calls)),
@@ -115,7 +115,7 @@ def _replied_event(
         run_id=state.run_id,
         message=message,
         usage=reply.usage,
-        tokens=count_message_tokens(message, run.counter(state), keep=keep),
+        tokens=count_message_tokens(message, run.token_counter(state), keep=keep),
         finish_reason=reply.finish_reason,
         model=reply.model or provider.model,
         response_id=reply.response_id,

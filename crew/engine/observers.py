@@ -36,12 +36,12 @@ def no_call_context(run_id: str, what: ModelRequest | ToolCall) -> AbstractConte
 class Observers:
     """Publishes to the stream and to those who watch; one that fails is switched off for this run, with one warning.
 
-    Beside being called, an observer may have `around(run_id, request or call)`, a context in which the model is asked
+    Beside being called, an observer may have `call_context(run_id, request or call)`, a context in which the model is asked
     or the tool called, `left(state)`, told how the run stands when it is over here, and `close(error)`, called once
-    after that, on whichever way. One that has `watch(crew, state, resumes=…)` makes an observer of each run instead.
+    after that, on whichever way. One that has `observe(crew, state, resumes=…)` makes an observer of each run instead.
     """
 
-    __slots__ = ("_inside", "_publish", "_run_id", "_scrub", "_watching")
+    __slots__ = ("_active", "_publish", "_run_id", "_run_observers", "_scrub")
 
     def __init__(
         self,
@@ -53,34 +53,34 @@ class Observers:
         self._run_id, self._scrub = run_id, scrub
         self._publish = publish
         # Replaced, never changed: one may be switched off while the others are told.
-        self._watching = tuple(observers)
-        self._inside = tuple(observer for observer in observers if hasattr(observer, "around"))
+        self._active = tuple(observers)
+        self._run_observers = tuple(observer for observer in observers if hasattr(observer, "call_context"))
 
     def __call__(self, event: Event) -> None:
         self._publish(event)
 
-        for observer in self._watching:
+        for observer in self._active:
             try:
                 observer(event)
             except OBSERVER_ERRORS as error:  # the observer boundary: watching never changes or breaks a run
-                self._switch_off(observer, error)
+                self._disable(observer, error)
 
-    def around(self, run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
+    def call_context(self, run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
         """The contexts of all who want to be around this call."""
-        return _CallContexts(self, run_id, what) if self._inside else _NO_CONTEXT
+        return _CallContexts(self, run_id, what) if self._run_observers else _NO_CONTEXT
 
     def close(self, error: BaseException | None, state: RunState) -> None:
         """The run is over, and left in this state."""
-        for observer in self._watching:
+        for observer in self._active:
             if raised := _close_observer(observer, error, state):
                 self._warn(observer, raised)
 
-        self._watching = self._inside = ()
+        self._active = self._run_observers = ()
 
-    def _switch_off(self, observer: Observer, error: BaseException) -> None:
-        if observer in self._watching:
-            self._watching = tuple(other for other in self._watching if other is not observer)
-            self._inside = tuple(other for other in self._inside if other is not observer)
+    def _disable(self, observer: Observer, error: BaseException) -> None:
+        if observer in self._active:
+            self._active = tuple(other for other in self._active if other is not observer)
+            self._run_observers = tuple(other for other in self._run_observers if other is not observer)
             self._warn(observer, error)
             _close_observer(observer, error)
 
@@ -93,12 +93,12 @@ class Observers:
 
 
 def observers_for_run(observers: Sequence[Observer], crew: Crew, state: RunState, *, resumes: bool) -> list[Observer]:
-    """Those who watch this run: an observer that has `watch(crew, state, resumes=…)` makes one for each run."""
+    """Those who watch this run: an observer that has `observe(crew, state, resumes=…)` makes one for each run."""
     found: list[Observer] = []
 
     for observer in observers:
         try:
-            make = getattr(observer, "watch", None)
+            make = getattr(observer, "observe", None)
             found.append(observer if make is None else make(crew, state, resumes=resumes))
         except Exception as error:  # the observer boundary: watching never changes or breaks a run
             log.warning("an observer can't watch run %s: %s", state.run_id, describe(error))
@@ -132,13 +132,13 @@ class _CallContexts:
         self._entered: list[tuple[Any, AbstractContextManager[None]]] = []
 
     def __enter__(self) -> None:
-        for observer in self._of._inside:
+        for observer in self._of._run_observers:
             try:
-                context = observer.around(self._run_id, self._what)
+                context = observer.call_context(self._run_id, self._what)
                 context.__enter__()
                 self._entered.append((observer, context))
             except OBSERVER_ERRORS as error:  # the observer boundary: watching never changes or breaks a run
-                self._of._switch_off(observer, error)
+                self._of._disable(observer, error)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -147,4 +147,4 @@ class _CallContexts:
             try:
                 context.__exit__(kind, error, trace)
             except OBSERVER_ERRORS as raised:  # the observer boundary: watching never changes or breaks a run
-                self._of._switch_off(observer, raised)
+                self._of._disable(observer, raised)

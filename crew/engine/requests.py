@@ -33,11 +33,11 @@ def _build_request_and_repairs(
     repaired = repair(visible_messages(state.history, view), get_profile(provider.profile), where="view")
 
     if repaired.changes:
-        run.tell(HistoryRepaired(run_id=state.run_id, changes=repaired.changes, where="view"))
+        run.emit(HistoryRepaired(run_id=state.run_id, changes=repaired.changes, where="view"))
 
     request = ModelRequest(
         messages=repaired.messages,
-        instructions=scrub_value(run.scrub, agent.instructions),
+        instructions=scrub_value(run.scrubber, agent.instructions),
         tools=kit.specs,
         settings=agent.settings,
         output=kit.output,
@@ -54,7 +54,7 @@ def retry_reporter(run: ActiveRun, state: RunState, provider: Provider) -> Calla
     """What is called with each attempt that failed and is made again."""
 
     def tell(retry: RetryAttempt) -> None:
-        run.tell(
+        run.emit(
             Retried(
                 run_id=state.run_id,
                 provider=provider.name,
@@ -77,7 +77,7 @@ def build_request_manifest(run: ActiveRun, state: RunState, repairs: tuple[str, 
         agent=state.agent,
         gauge=gauge,
         calibration=state.calibrations.get(gauge.model, Calibration()),
-        known=state.known,
+        known=state.billed_until,
         policy=run.plan.policy.name,
         repairs=repairs,
     )
@@ -94,7 +94,7 @@ def summary_settings(given: ModelSettings, provider: Provider, thinking_tokens: 
     budget is another conversation. What is thought counts as output, so that there must be room for it.
     """
     profile = get_profile(provider.profile)
-    by_default = profile.thinking == "effort" and "temperature" not in profile.settings
+    by_default = profile.thinking == "effort" and "temperature" not in profile.known_settings
     thinks = given.reasoning is not None or by_default
     reasoning = given.reasoning if given.reasoning == "none" else "low" if thinks else None
     room = THINKING_TOKENS if reasoning == "low" else 0

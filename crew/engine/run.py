@@ -34,20 +34,20 @@ class ActiveRun:
     state: RunState
     store: RunStore
     clock: Callable[[], float]
-    publish: Callable[[Event], None]
+    observers: Callable[[Event], None]
     provider_for: Callable[[str], Provider]
     resolve: Callable[[str | Provider], Provider]
     backup_for: Callable[[str], Provider | None] = lambda agent: None
-    counter_for: Callable[[str | Provider], TokenCounter] = lambda model: ESTIMATOR
+    meter: Callable[[str | Provider], TokenCounter] = lambda model: ESTIMATOR
     version: int = 0
     deps: Any = None
-    streams: bool = False
+    wants_deltas: bool = False
     around: CallContext = no_call_context
-    scrub: Scrubber | None = None
+    scrubber: Scrubber | None = None
     closed: Callable[[BaseException | None, RunState], None] = lambda error, state: None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _untold: list[Event] = field(default_factory=list)
-    _meanwhile: list[Event] = field(default_factory=list)
+    _uncommitted: list[Event] = field(default_factory=list)
+    _deferred: list[Event] = field(default_factory=list)
 
     _sequence: int = field(init=False)
 
@@ -56,14 +56,14 @@ class ActiveRun:
 
     def provider(self, state: RunState) -> Provider:
         """Who answers the agent whose turn it is: its model, or the backup that took over."""
-        if state.views.get(state.agent, View()).model == "backup" and (backup := self.backup_for(state.agent)):
+        if state.views.get(state.agent, View()).active_model == "backup" and (backup := self.backup_for(state.agent)):
             return backup
 
         return self.provider_for(state.agent)
 
-    def counter(self, state: RunState) -> TokenCounter:
+    def token_counter(self, state: RunState) -> TokenCounter:
         """What counts the tokens of this agent's messages."""
-        return self.counter_for(self.plan.agents[state.agent].model)
+        return self.meter(self.plan.agents[state.agent].model)
 
     async def record(self, event: InputEvent) -> None:
         """Advance, commit, tell."""
@@ -73,9 +73,9 @@ class ActiveRun:
             if where is None or isinstance(where.next, Finished):
                 return  # a branch that was cut off while it worked: nobody waits for this any more
 
-            event = self._stamped(event, where)
+            event = self._stamp(event, where)
             state, told = advance(self.plan, self.state, event)
-            events = (*self._untold, event, *told)
+            events = (*self._uncommitted, event, *told)
 
             try:
                 await self._commit(events, state)
@@ -83,24 +83,24 @@ class ActiveRun:
                 # What was told while the commit was under way comes after it, in number and in time.
                 if self.state is state:
                     for happened in (event, *told):
-                        self.publish(happened)
+                        self.observers(happened)
 
-                self._catch_up()
+                self._emit_deferred()
 
     async def _commit(self, events: tuple[Event, ...], state: RunState) -> None:
         commit = self.store.commit(self.state.run_id, self.version, events, state)
 
         try:
             # What never waits can't be cancelled half-way: it needs no task of its own.
-            await (commit if is_at_once(self.store.commit) else self._whole(commit, state))
+            await (commit if is_at_once(self.store.commit) else self._finish_commit(commit, state))
         except CrewError:
             raise
         except Exception as error:  # a store may be anybody's code: what it raises is told from what a step raises
             raise StoreError(self.state.run_id, f"The store failed: {describe(error)}") from error
 
-        self._move(state)
+        self._accept(state)
 
-    async def _whole(self, committing: Coroutine[Any, Any, None], state: RunState) -> None:
+    async def _finish_commit(self, committing: Coroutine[Any, Any, None], state: RunState) -> None:
         """A commit is not left half-way: a cancellation goes on once it is through."""
         commit = asyncio.ensure_future(committing)
 
@@ -110,46 +110,46 @@ class ActiveRun:
             await wait_until_done(commit)
 
             if commit.exception() is None:
-                self._move(state)
+                self._accept(state)
 
             raise
 
-    def _move(self, state: RunState) -> None:
+    def _accept(self, state: RunState) -> None:
         self.state, self.version = state, self.version + 1
         self._sequence = state.sequence
-        self._untold.clear()
+        self._uncommitted.clear()
 
-    def _catch_up(self) -> None:
-        while self._meanwhile:
-            self._tell(self._meanwhile.pop(0))
+    def _emit_deferred(self) -> None:
+        while self._deferred:
+            self._emit_now(self._deferred.pop(0))
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Tell of what moves nothing; it is stored with the next step, unless it is only a piece of one."""
         if self._lock.locked():
-            self._meanwhile.append(event)
+            self._deferred.append(event)
         else:
-            self._tell(event)
+            self._emit_now(event)
 
-    def _tell(self, event: Event) -> None:
+    def _emit_now(self, event: Event) -> None:
         where = find_run(self.state, event.run_id)
-        event = self._stamped(event, where or self.state)
+        event = self._stamp(event, where or self.state)
 
         if not isinstance(event, TextDelta | ToolProgress):
-            self._untold.append(event)
+            self._uncommitted.append(event)
 
-        self.publish(event)
+        self.observers(event)
 
     def on_delta(self, run_id: str) -> OnDelta | None:
         """Where the pieces of a reply go; None where nobody asked for them."""
-        if not self.streams:
+        if not self.wants_deltas:
             return None
 
         def tell(delta: Delta) -> None:
-            self.tell(TextDelta(run_id=run_id, text=delta.text, channel=delta.kind))
+            self.emit(TextDelta(run_id=run_id, text=delta.text, channel=delta.kind))
 
-        return tell if self.scrub is None else ScrubbedDeltas(self.scrub, tell)
+        return tell if self.scrubber is None else ScrubbedDeltas(self.scrubber, tell)
 
-    def _stamped(self, event: Any, where: RunState) -> Any:
+    def _stamp(self, event: Any, where: RunState) -> Any:
         """The event with its number and time; what is born with it is named after its place in the transcript.
 
         Not after the event's number: that counts pieces of text and retries too, and a run that is watched, resumed
@@ -158,7 +158,7 @@ class ActiveRun:
         self._sequence += 1
         now, place = self.clock(), len(where.transcript)
         event = changed(
-            scrub_value(self.scrub, event), sequence=self._sequence, at=now, agent=event.agent or where.agent
+            scrub_value(self.scrubber, event), sequence=self._sequence, at=now, agent=event.agent or where.agent
         )
 
         # The event is still ours alone.

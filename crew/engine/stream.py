@@ -88,7 +88,7 @@ class EventStream:
         try:
             # A stream that was read to its end is empty: nothing will come any more.
             while not (task.done() and self._queue.empty()) and (event := await self._queue.get()) is not None:
-                self._note(event)
+                self._track_partial(event)
                 yield event
 
             await task
@@ -96,7 +96,7 @@ class EventStream:
             if not self._entered:
                 await self._end()
 
-    def _note(self, event: Event) -> None:
+    def _track_partial(self, event: Event) -> None:
         self._root = self._root or event.run_id
 
         if event.run_id != self._root:

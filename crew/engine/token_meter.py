@@ -35,17 +35,17 @@ class TokenMeter:
 
     plan: Plan
     counter: TokenCounter | None = None
-    _gauges: dict[str, tuple[TokenBudget, ...]] | None = None
+    _token_budgets: dict[str, tuple[TokenBudget, ...]] | None = None
 
     def counter_for(self, model: str | Provider) -> TokenCounter:
         """What counts this model's tokens."""
         return self.counter or exact_counter(*provider_and_model(model)) or ESTIMATOR
 
     @property
-    def gauges(self) -> dict[str, tuple[TokenBudget, ...]]:
+    def token_budgets(self) -> dict[str, tuple[TokenBudget, ...]]:
         """For each agent the gauge of its model, and after it that of its backup; looked up once."""
-        if self._gauges is None:
-            self._gauges = {
+        if self._token_budgets is None:
+            self._token_budgets = {
                 name: tuple(
                     _token_budget(agent, self.plan.toolkits[name], model, self.counter_for(model))
                     for model in (agent.model, agent.backup)
@@ -54,7 +54,7 @@ class TokenMeter:
                 for name, agent in self.plan.agents.items()
             }
 
-        return self._gauges
+        return self._token_budgets
 
 
 def _token_budget(agent: Agent, kit: Toolkit, model: str | Provider, counter: TokenCounter) -> TokenBudget:
@@ -65,11 +65,11 @@ def _token_budget(agent: Agent, kit: Toolkit, model: str | Provider, counter: To
     return TokenBudget(
         model=f"{provider}:{name}",
         window=window,
-        source=source,
-        fixed=fixed,
-        counted=fixed,
-        reserve=_reply_reserve(agent.settings, provider, window, source),
-        exact=counter is not ESTIMATOR,
+        window_source=source,
+        overhead_tokens=fixed,
+        overhead_counted=fixed,
+        reply_reserve=_reply_reserve(agent.settings, provider, window, source),
+        counts_exactly=counter is not ESTIMATOR,
     )
 
 
@@ -111,7 +111,7 @@ def check_windows(plan: Plan) -> None:
             )
             continue
 
-        tokens = plan.toolkits[name].tokens
+        tokens = plan.toolkits[name].overhead_tokens
         window, source = (
             resolve_window(agent, agent.model)
             if tokens > _NEGLIGIBLE_OVERHEAD or agent.max_input_tokens

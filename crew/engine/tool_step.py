@@ -58,7 +58,7 @@ async def _prepare(run: ActiveRun, state: RunState, open: OpenCall) -> _Prepared
         return None
 
     try:
-        arguments = tool.signature.parse(call.arguments)
+        arguments = tool.signature.parse_arguments(call.arguments)
         held = not open.approved and tool.needs_approval(arguments)
     except InvalidArguments as error:
         await _record_result(run, state, call, str(error), "error")
@@ -81,7 +81,7 @@ async def _record_result(
 ) -> None:
     text = replace_surrogates(text)
     result = ToolResult(call_id=call.id, name=call.name, text=text, outcome=outcome)
-    tokens = run.counter(state).count(text)
+    tokens = run.token_counter(state).count(text)
     event = ToolReturned(run_id=state.run_id, result=result, tokens=tokens, seconds=seconds)
     await run.record(event)
 
@@ -103,14 +103,15 @@ async def _run_call(run: ActiveRun, state: RunState, ready: _PreparedCall, deadl
             break
 
         if attempt < ready.tool.retries:
-            run.tell(
+            run.emit(
                 Warned(
-                    run_id=state.run_id, text=f"{ready.call.name} is tried again: {scrub_value(run.scrub, text)[:200]}"
+                    run_id=state.run_id,
+                    text=f"{ready.call.name} is tried again: {scrub_value(run.scrubber, text)[:200]}",
                 )
             )
 
     # Before it is cut: half a secret would no longer be known as one.
-    text = truncate_middle(scrub_value(run.scrub, text), ready.tool.max_output_chars)
+    text = truncate_middle(scrub_value(run.scrubber, text), ready.tool.max_output_chars)
     await _record_result(run, state, ready.call, text, outcome, loop.time() - began)
 
 
@@ -129,7 +130,7 @@ async def _attempt(run: ActiveRun, state: RunState, ready: _PreparedCall, second
 
         if not tool.is_async:
             text = f"{name} did not end within {seconds:g} s; it is left on a daemon thread"
-            run.tell(Warned(run_id=state.run_id, text=text))
+            run.emit(Warned(run_id=state.run_id, text=text))
 
         return f"{name} did not end within {seconds:g} s and was given up.", "error"
     except asyncio.CancelledError as error:
@@ -151,13 +152,13 @@ async def _invoke(run: ActiveRun, state: RunState, ready: _PreparedCall) -> Any:
     def tell(data: Any) -> None:
         # A thread that was given up may still speak; nobody listens any more.
         if open_:
-            run.tell(ToolProgress(run_id=state.run_id, call_id=ready.call.id, data=data))
+            run.emit(ToolProgress(run_id=state.run_id, call_id=ready.call.id, data=data))
 
     def emit(data: Any) -> None:
         tell(data) if tool.is_async else loop.call_soon_threadsafe(tell, data)
 
-    if tool.signature.context is not None:
-        arguments[tool.signature.context] = Context(
+    if tool.signature.context_parameter is not None:
+        arguments[tool.signature.context_parameter] = Context(
             deps=run.deps,
             run_id=state.run_id,
             agent=state.agent,

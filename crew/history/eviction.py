@@ -114,7 +114,7 @@ def _turns(groups: Sequence[MessageGroup]) -> Iterator[tuple[int | None, list[in
     members: list[int] = []
 
     for index, candidate in enumerate(groups):
-        if candidate.opens:
+        if candidate.opens_turn:
             yield opener, members
             opener, members = index, []
         else:
@@ -166,7 +166,7 @@ def enforce_bounds(groups: Sequence[MessageGroup], verdict: PruneDecision, limit
         kept=tuple(g for i, g in enumerate(groups) if i not in gone),
         evicted=tuple(g for i, g in enumerate(groups) if i in gone),
         masked=tuple(id for id in verdict.masked if id in shown),
-        to_summarise=wanted,
+        to_summarize=wanted,
     )
 
 
@@ -178,7 +178,7 @@ def _messages_to_summarize(
     groups: Sequence[MessageGroup], verdict: PruneDecision, gone: set[int], chosen: set[int]
 ) -> tuple[str, ...]:
     """What a summary shall stand for, in order: what was named and leaves, older summaries, what left beside it."""
-    named = set(verdict.to_summarise)
+    named = set(verdict.to_summarize)
 
     def stands(index: int, message: Message) -> bool:
         if index in gone:
@@ -234,7 +234,7 @@ def prune_decision(
     return PruneDecision(
         kept=tuple(g for i, g in enumerate(history) if i not in gone),
         evicted=tuple(g for i, g in enumerate(history) if i in gone),
-        to_summarise=tuple(e.message.id for i, g in enumerate(history) if i in named for e in g.entries),
+        to_summarize=tuple(e.message.id for i, g in enumerate(history) if i in named for e in g.entries),
         reason=reason if gone else "",
     )
 

@@ -45,9 +45,11 @@ class History:
             _check_mandatory_fits(groups, budget.limit)
 
         pruned = enforce_bounds(groups, policy.prune(groups, budget), budget.limit)
-        return (grown._left_with(pruned), pruned) if pruned.evicted else (grown, None)
+        return (grown._keep(pruned), pruned) if pruned.evicted else (grown, None)
 
-    def insert(self, summary: HistoryEntry, *, budget: HistoryBudget) -> tuple[History, PruneDecision | None] | None:
+    def insert_summary(
+        self, summary: HistoryEntry, *, budget: HistoryBudget
+    ) -> tuple[History, PruneDecision | None] | None:
         """This history with a summary at its place, instead of what it covers; None where there is no room for it.
 
         Where it takes the last room from something older, that leaves.
@@ -66,13 +68,13 @@ class History:
         reason = f"a summary makes it {grown.size} messages, more than the limit of {budget.limit}"
         pruned = enforce_bounds(groups, PruneDecision(kept=groups, reason=reason), budget.limit)
         fits = sum(g.size for g in pruned.kept) <= budget.limit
-        return (grown._left_with(pruned), pruned) if fits else None
+        return (grown._keep(pruned), pruned) if fits else None
 
-    def _left_with(self, pruned: PruneDecision) -> History:
+    def _keep(self, pruned: PruneDecision) -> History:
         kept = tuple(entry for g in pruned.kept for entry in g.entries)
         return changed(self, entries=kept, size=sum(g.size for g in pruned.kept))
 
-    def conclude(
+    def append_final(
         self, reply: HistoryEntry, *, policy: Policy, budget: HistoryBudget
     ) -> tuple[History, PruneDecision | None]:
         """Append the reply that ends the run: where goal and reply don't both fit, it replaces the goal."""

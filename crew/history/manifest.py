@@ -31,30 +31,34 @@ def build_manifest(
     """The manifest of the request that this view leads to; `policy` is the one that prunes the history."""
     sent = with_marker(visible_entries(history, view), view)
     now = entry_codes(sent, view)
-    same = _common_prefix(view.sent, now) if view.sent_to == gauge.model else 0
+    same = _common_prefix(view.last_request, now) if view.last_model == gauge.model else 0
     rule = _moved_by(history, view, gauge, same, policy)
-    tokens = predict_tokens(calibration, gauge.fixed, sent, known)
-    front = predict_tokens(calibration, gauge.fixed, sent[:same], known) if same or view.sent_to == gauge.model else 0
+    tokens = predict_tokens(calibration, gauge.overhead_tokens, sent, known)
+    front = (
+        predict_tokens(calibration, gauge.overhead_tokens, sent[:same], known)
+        if same or view.last_model == gauge.model
+        else 0
+    )
     numbers = [*map(str, now)]
     ids = [entry.message.id for entry in sent]
-    counted: Literal["estimated", "calibrated", "exact"] = "exact" if gauge.exact else "estimated"
+    counted: Literal["estimated", "calibrated", "exact"] = "exact" if gauge.counts_exactly else "estimated"
     return Manifest(
         agent=agent,
-        request=view.turn,
+        turn=view.turn,
         model=gauge.model,
         messages=entries_size(sent, history),
-        tokens=tokens,
-        counted="calibrated" if calibration.bills else counted,
-        fixed=gauge.fixed,
+        tokens_estimated=tokens,
+        count_method="calibrated" if calibration.bill_count else counted,
+        overhead_tokens=gauge.overhead_tokens,
         window=gauge.window,
-        window_source=gauge.source,
-        same=same,
-        rule=rule,
+        window_source=gauge.window_source,
+        same_messages=same,
+        moved_by=rule,
         digest=_digest(gauge, ids, numbers),
-        prefix=_digest(gauge, ids[:same], numbers[:same]),
-        cached=front if front >= MIN_CACHED_TOKENS else 0,
-        lines=tuple(_manifest_line(entry, view, code) for entry, code in zip(sent[same:], now[same:], strict=True)),
-        left=tuple(_removed_lines(history, transcript, view, rule or policy, now, view.sent[same:])),
+        prefix_digest=_digest(gauge, ids[:same], numbers[:same]),
+        cached_predicted=front if front >= MIN_CACHED_TOKENS else 0,
+        tail=tuple(_manifest_line(entry, view, code) for entry, code in zip(sent[same:], now[same:], strict=True)),
+        removed=tuple(_removed_lines(history, transcript, view, rule or policy, now, view.last_request[same:])),
         repairs=repairs,
     )
 
@@ -68,24 +72,24 @@ def _common_prefix(before: Sequence[int], now: Sequence[int]) -> int:
 
 
 def _moved_by(history: History, view: View, gauge: TokenBudget, same: int, policy: str) -> str:
-    if not view.sent:
+    if not view.last_request:
         return "first request"
 
-    if view.sent_to != gauge.model:
-        return view.moved or "another model"
+    if view.last_model != gauge.model:
+        return view.moved_by or "another model"
 
-    if same == len(view.sent):
+    if same == len(view.last_request):
         return ""
 
     # What is not in the history any more left by the crew's policy, whatever else moved this view since.
     there = {entry.position for entry in history.entries}
-    gone = view.sent[same] // 4
-    return policy if gone >= 0 and gone not in there else view.moved or policy
+    gone = view.last_request[same] // 4
+    return policy if gone >= 0 and gone not in there else view.moved_by or policy
 
 
 def _digest(gauge: TokenBudget, ids: Sequence[str], numbers: Sequence[str]) -> str:
     """A name for what was sent: messages never change, so that their ids and forms say it."""
-    front = f"{gauge.model}\n{gauge.counted}\n"
+    front = f"{gauge.model}\n{gauge.overhead_counted}\n"
     return blake2b((front + "\n".join(ids) + "\n" + ",".join(numbers)).encode(), digest_size=8).hexdigest()
 
 
@@ -99,7 +103,7 @@ def _manifest_line(entry: HistoryEntry, view: View, code: int) -> ManifestLine:
     elif code % 4 == 2:
         disposition = "masked"
 
-    reason = {"kept": "", "marker": "truncate", "text_only": "handoff", "masked": view.moved or "masked before"}
+    reason = {"kept": "", "marker": "truncate", "text_only": "handoff", "masked": view.moved_by or "masked before"}
     return ManifestLine(id=entry.message.id, disposition=disposition, reason=reason[disposition], tokens=entry.tokens)
 
 
@@ -130,6 +134,6 @@ def expand_manifests(manifests: Iterable[Manifest]) -> list[ManifestLine]:
     lines: list[ManifestLine] = []
 
     for manifest in manifests:
-        lines = [*lines[: manifest.same], *manifest.lines]
+        lines = [*lines[: manifest.same_messages], *manifest.tail]
 
     return lines

@@ -32,27 +32,29 @@ class TokenBudget:
 
     model: str = ""
     window: int = DEFAULT_WINDOW
-    source: WindowSource = "default"
-    fixed: int = 0
-    counted: int = 0
-    reserve: int = 0
-    exact: bool = False
+    window_source: WindowSource = "default"
+    overhead_tokens: int = 0
+    overhead_counted: int = 0
+    reply_reserve: int = 0
+    counts_exactly: bool = False
 
-    def learned(self, model: str, maximum: int) -> TokenBudget:
+    def with_learned_window(self, model: str, maximum: int) -> TokenBudget:
         """What an error said of this model's window is believed for the rest of the run."""
         if self.model != model or maximum >= self.window:
             return self
 
-        return replace(self, window=maximum, source="learned", reserve=min(self.reserve, maximum // 2))
+        return replace(
+            self, window=maximum, window_source="learned", reply_reserve=min(self.reply_reserve, maximum // 2)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """How one model counts: `ratio` turns estimates into its tokens, `scale` the counts that are known."""
 
-    ratio: float = 1.0
-    scale: float = 1.0
-    bills: int = 0
+    estimate_ratio: float = 1.0
+    billed_scale: float = 1.0
+    bill_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +62,14 @@ class BilledTokens:
     """What a bill taught: the model's calibration, the fixed part, and what each message costs, by position."""
 
     calibration: Calibration
-    fixed: int
-    tokens: Mapping[int, int]
+    overhead_tokens: int
+    tokens_by_position: Mapping[int, int]
 
 
 def predict_tokens(calibration: Calibration, fixed: int, entries: Sequence[HistoryEntry], known: int) -> int:
     """The tokens that a request of these messages will be billed with; those before the position `known` were."""
     old, new = split_billed(entries, known)
-    return round(fixed + old * calibration.scale + new * calibration.ratio)
+    return round(fixed + old * calibration.billed_scale + new * calibration.estimate_ratio)
 
 
 def split_billed(entries: Sequence[HistoryEntry], known: int) -> tuple[int, int]:
@@ -99,37 +101,41 @@ def calibrate(
     """
     old, new = split_billed(entries, known)
 
-    if not calibration.bills:
+    if not calibration.bill_count:
         return _calibrate_first_bill(calibration, fixed, entries, known, billed, old + new)
 
     room = 4.0 if held == "held" else 1.25
-    expected = new * calibration.ratio
-    rest = billed - fixed - old * calibration.scale
+    expected = new * calibration.estimate_ratio
+    rest = billed - fixed - old * calibration.billed_scale
     actual = min(max(rest, expected / room), expected * room)
     tokens = {}
 
     if new:
-        share = actual / new / calibration.scale
+        share = actual / new / calibration.billed_scale
         tokens = {e.position: round(e.tokens * share) for e in entries if e.position >= known}
         weight = min(0.6, actual / (actual + 300.0))
-        ratio = calibration.ratio + weight * (actual / new - calibration.ratio)
-        calibration = changed(calibration, ratio=ratio)
+        ratio = calibration.estimate_ratio + weight * (actual / new - calibration.estimate_ratio)
+        calibration = changed(calibration, estimate_ratio=ratio)
 
-    calibration = changed(calibration, bills=calibration.bills + 1)
+    calibration = changed(calibration, bill_count=calibration.bill_count + 1)
     left = rest - actual
 
     if abs(left) < 1:
-        return BilledTokens(calibration=calibration, fixed=fixed, tokens=tokens)
+        return BilledTokens(calibration=calibration, overhead_tokens=fixed, tokens_by_position=tokens)
 
     if held == "first" or not old:
-        return BilledTokens(calibration=calibration, fixed=max(0, round(fixed + left)), tokens=tokens)
+        return BilledTokens(
+            calibration=calibration, overhead_tokens=max(0, round(fixed + left)), tokens_by_position=tokens
+        )
 
     # Most of it is in what is larger; the fixed part, which is in every bill, was right more often.
-    base = old * calibration.scale
+    base = old * calibration.billed_scale
     inside = left * fixed**2 / (fixed**2 + base**2)
     factor = max(0.0, (base + left - inside) / base)
     older = {e.position: round(e.tokens * factor) for e in entries if e.position < known}
-    return BilledTokens(calibration=calibration, fixed=max(0, round(fixed + inside)), tokens=older | tokens)
+    return BilledTokens(
+        calibration=calibration, overhead_tokens=max(0, round(fixed + inside)), tokens_by_position=older | tokens
+    )
 
 
 def _calibrate_first_bill(
@@ -152,9 +158,9 @@ def _calibrate_first_bill(
     inside = fixed * (1.0 + model + _OVERHEAD_ERROR**2 * fixed * off) + _WRAPPER_TOKENS**2 * off
     inside = min(max(0.0, inside), billed)
     factor = (billed - inside) / max(1, estimated)
-    made = replace(calibration, ratio=ratio, scale=max(0.1, factor) if known else 1.0, bills=1)
+    made = replace(calibration, estimate_ratio=ratio, billed_scale=max(0.1, factor) if known else 1.0, bill_count=1)
     tokens = {} if known else {entry.position: round(entry.tokens * factor) for entry in entries}
-    return BilledTokens(calibration=made, fixed=round(inside), tokens=tokens)
+    return BilledTokens(calibration=made, overhead_tokens=round(inside), tokens_by_position=tokens)
 
 
 WINDOW_THRESHOLD = 0.8
@@ -164,16 +170,16 @@ def carry_over_budgets(
     gauges: Mapping[str, tuple[TokenBudget, ...]], before: Mapping[str, tuple[TokenBudget, ...]]
 ) -> dict[str, tuple[TokenBudget, ...]]:
     """These gauges with the windows that were learned before, and with what was billed for the same fixed part."""
-    learned = [g for ranks in before.values() for g in ranks if g.source == "learned"]
+    learned = [g for ranks in before.values() for g in ranks if g.window_source == "learned"]
 
     def remember(name: str, rank: int, gauge: TokenBudget) -> TokenBudget:
         for other in learned:
-            gauge = gauge.learned(other.model, other.window)
+            gauge = gauge.with_learned_window(other.model, other.window)
 
         same = before.get(name, ())[rank : rank + 1]
 
-        if same and (same[0].model, same[0].counted) == (gauge.model, gauge.counted):
-            return replace(gauge, fixed=same[0].fixed)
+        if same and (same[0].model, same[0].overhead_counted) == (gauge.model, gauge.overhead_counted):
+            return replace(gauge, overhead_tokens=same[0].overhead_tokens)
 
         return gauge
 

@@ -101,7 +101,7 @@ def count_message_tokens(message: Message, counter: TokenCounter = ESTIMATOR, *,
         return _count_message(message, counter)
 
     # By counter, which is kept too: another one at the same address would be taken for it.
-    counts: dict[int, tuple[TokenCounter, int]] = message.rendered().setdefault("tokens", {})
+    counts: dict[int, tuple[TokenCounter, int]] = message.cache().setdefault("tokens", {})
     kept = counts.get(id(counter))
 
     if kept is None:

@@ -42,24 +42,24 @@ class View:
     """
 
     turn: int = 0
-    crossed_at: int = 0
-    whole: tuple[int, ...] = ()
-    texts: tuple[int, ...] = ()
-    cut: int = 0
-    kept: tuple[int, ...] = ()
-    truncated: int = 0
-    masked_to: int = 0
-    masks: tuple[int, ...] = ()
-    model: Literal["primary", "backup"] = "primary"
-    too_long: int = 0
-    sent: tuple[int, ...] = ()
-    sent_to: str = ""
-    seen: int = 0
-    moved: str = ""
+    handoff_position: int = 0
+    handoff_visible: tuple[int, ...] = ()
+    handoff_text_only: tuple[int, ...] = ()
+    hidden_before: int = 0
+    still_visible: tuple[int, ...] = ()
+    truncated_count: int = 0
+    masked_before: int = 0
+    masked_positions: tuple[int, ...] = ()
+    active_model: Literal["primary", "backup"] = "primary"
+    overflow_count: int = 0
+    last_request: tuple[int, ...] = ()
+    last_model: str = ""
+    last_tokens_appended: int = 0
+    moved_by: str = ""
 
-    def afresh(self) -> View:
+    def for_next_run(self) -> View:
         """This view at the beginning of another run of the conversation: the agent's own model is tried again."""
-        return replace(self, model="primary", too_long=0)
+        return replace(self, active_model="primary", overflow_count=0)
 
 
 # ------------------------------------------------------------------------------------------------ what crosses
@@ -67,14 +67,20 @@ class View:
 
 def apply_handoff(view: View, history: History, at: int, what: Filter) -> View:
     """The view of an agent that takes over: what crosses of the messages before the position `at` is fixed here."""
-    moved = "handoff" if view.sent else view.moved
+    moved = "handoff" if view.last_request else view.moved_by
 
     if what == "full":
-        return view if not view.crossed_at else replace(view, crossed_at=0, whole=(), texts=(), moved=moved)
+        return (
+            view
+            if not view.handoff_position
+            else replace(view, handoff_position=0, handoff_visible=(), handoff_text_only=(), moved_by=moved)
+        )
 
     before = [entry for entry in history.entries if entry.position < at]
     whole, texts = _handed_over(before, what)
-    return replace(view, crossed_at=at, whole=tuple(whole), texts=tuple(texts), moved=moved)
+    return replace(
+        view, handoff_position=at, handoff_visible=tuple(whole), handoff_text_only=tuple(texts), moved_by=moved
+    )
 
 
 def _handed_over(before: list[HistoryEntry], what: Filter) -> tuple[list[int], list[int]]:
@@ -99,23 +105,25 @@ def _handed_over(before: list[HistoryEntry], what: Filter) -> tuple[list[int], l
 
 def visible_entries(history: History, view: View) -> tuple[HistoryEntry, ...]:
     """The entries that this view shows, as it shows them; goal and system messages always."""
-    if not (view.crossed_at or view.cut or view.masked_to or view.masks):
+    if not (view.handoff_position or view.hidden_before or view.masked_before or view.masked_positions):
         return history.entries
 
-    whole, texts, kept, masks = map(frozenset, (view.whole, view.texts, view.kept, view.masks))
+    whole, texts, kept, masks = map(
+        frozenset, (view.handoff_visible, view.handoff_text_only, view.still_visible, view.masked_positions)
+    )
     found: list[HistoryEntry] = []
 
     for entry in history.entries:
         message, position = entry.message, entry.position
         stays = isinstance(message, SystemMessage) or message.id == history.goal
 
-        if position < view.cut and position not in kept and not stays:
+        if position < view.hidden_before and position not in kept and not stays:
             continue
 
-        if position < view.crossed_at and position not in whole and not stays:
+        if position < view.handoff_position and position not in whole and not stays:
             if position in texts and isinstance(message, AssistantMessage):
                 found.append(_with_message(entry, without_calls(message)))
-        elif isinstance(message, ToolMessage) and (position < view.masked_to or position in masks):
+        elif isinstance(message, ToolMessage) and (position < view.masked_before or position in masks):
             found.append(_with_message(entry, mask_results(message)))
         else:
             found.append(entry)
@@ -131,11 +139,11 @@ def _with_message(entry: HistoryEntry, message: Message) -> HistoryEntry:
 
 def with_marker(entries: tuple[HistoryEntry, ...], view: View) -> tuple[HistoryEntry, ...]:
     """What a request holds: the entries, and where messages were truncated the marker in their place."""
-    if not view.truncated:
+    if not view.truncated_count:
         return entries
 
-    place = next((index for index, entry in enumerate(entries) if entry.position >= view.cut), len(entries))
-    return (*entries[:place], _truncation_marker(view.truncated), *entries[place:])
+    place = next((index for index, entry in enumerate(entries) if entry.position >= view.hidden_before), len(entries))
+    return (*entries[:place], _truncation_marker(view.truncated_count), *entries[place:])
 
 
 def entries_size(entries: tuple[HistoryEntry, ...], history: History) -> int:
@@ -160,7 +168,7 @@ def visible_messages(history: History, view: View) -> tuple[Message, ...]:
 
 def entry_codes(entries: Sequence[HistoryEntry], view: View) -> tuple[int, ...]:
     """A request in numbers: what stands where, and in which form; equal numbers are equal messages."""
-    if not (view.truncated or view.masked_to or view.masks or view.texts):
+    if not (view.truncated_count or view.masked_before or view.masked_positions or view.handoff_text_only):
         return tuple([e.position * 4 + (3 if e.message.role == "summary" else 0) for e in entries])
 
     return tuple(_entry_code(entry, view) for entry in entries)
@@ -169,10 +177,10 @@ def entry_codes(entries: Sequence[HistoryEntry], view: View) -> tuple[int, ...]:
 def _entry_code(entry: HistoryEntry, view: View) -> int:
     match entry.message:
         case _ if entry.position == MARKER_POSITION:
-            return -view.truncated
-        case ToolMessage() if entry.position < view.masked_to or entry.position in view.masks:
+            return -view.truncated_count
+        case ToolMessage() if entry.position < view.masked_before or entry.position in view.masked_positions:
             return entry.position * 4 + 2
-        case AssistantMessage() if entry.position in view.texts:
+        case AssistantMessage() if entry.position in view.handoff_text_only:
             return entry.position * 4 + 1
         case SummaryMessage():
             return entry.position * 4 + 3
@@ -188,21 +196,21 @@ def hide_positions(view: View, entries: Sequence[HistoryEntry], gone: Collection
     if not gone:
         return view
 
-    cut = max(view.cut, max(gone) + 1)
+    cut = max(view.hidden_before, max(gone) + 1)
     kept = tuple(
         entry.position
         for entry in entries
         if entry.position < cut and entry.position not in gone and not isinstance(entry.message, SystemMessage)
     )
-    return replace(view, cut=cut, kept=kept)
+    return replace(view, hidden_before=cut, still_visible=kept)
 
 
 def mask_messages(view: View, entries: Sequence[HistoryEntry], ids: Collection[str]) -> View:
     """The view with these tool messages masked; what is masked from the front on is kept as one position."""
     results = [entry for entry in entries if isinstance(entry.message, ToolMessage)]
-    hidden = {e.position for e in results if e.message.id in ids or e.position < view.masked_to}
-    hidden.update(position for position in view.masks if position >= entries[0].position)
+    hidden = {e.position for e in results if e.message.id in ids or e.position < view.masked_before}
+    hidden.update(position for position in view.masked_positions if position >= entries[0].position)
     open_ = [entry.position for entry in results if entry.position not in hidden]
     edge = open_[0] if open_ else max(hidden, default=-1) + 1
-    masked_to = max([view.masked_to, *(position + 1 for position in hidden if position < edge)])
-    return replace(view, masked_to=masked_to, masks=tuple(sorted(p for p in hidden if p >= masked_to)))
+    masked_to = max([view.masked_before, *(position + 1 for position in hidden if position < edge)])
+    return replace(view, masked_before=masked_to, masked_positions=tuple(sorted(p for p in hidden if p >= masked_to)))

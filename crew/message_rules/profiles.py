@@ -21,23 +21,23 @@ class Profile:
     """
 
     name: str
-    opens_with_user: bool = True
-    ends_with_user: bool = True
-    call_id_length: int = 64
-    tool_name_length: int = 64
-    merges: bool = False
-    settings: frozenset[str] = frozenset()
-    output_limit: str = ""
+    must_open_with_user: bool = True
+    must_end_with_user: bool = True
+    max_call_id_length: int = 64
+    max_tool_name_length: int = 64
+    merges_same_role: bool = False
+    known_settings: frozenset[str] = frozenset()
+    output_limit_field: str = ""
     system_role: Literal["anywhere", "after_user", "nowhere"] = "anywhere"
     thinking: Literal["none", "effort", "budget", "adaptive"] = "none"
 
-    def takes_id(self, id: str) -> bool:
+    def accepts_call_id(self, id: str) -> bool:
         """Whether a call may have this id."""
-        return 0 < len(id) <= self.call_id_length and not _INVALID_NAME_CHARACTER.search(id)
+        return 0 < len(id) <= self.max_call_id_length and not _INVALID_NAME_CHARACTER.search(id)
 
-    def fit_name(self, name: str) -> str:
+    def fit_tool_name(self, name: str) -> str:
         """The tool name as this provider takes it."""
-        return _INVALID_NAME_CHARACTER.sub("_", name)[: self.tool_name_length] or "unnamed"
+        return _INVALID_NAME_CHARACTER.sub("_", name)[: self.max_tool_name_length] or "unnamed"
 
 
 _SHARED = frozenset({"max_output_tokens", "tool_choice", "parallel_tool_calls"})
@@ -47,79 +47,79 @@ _CLAUDE = _SHARED | {"stop"}
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile(name="strictest", call_id_length=40),
+        Profile(name="strictest", max_call_id_length=40),
         Profile(
             name="openai-chat",
-            opens_with_user=False,
-            ends_with_user=False,
-            call_id_length=40,
-            settings=_CHAT | {"reasoning"},
-            output_limit="max_completion_tokens",
+            must_open_with_user=False,
+            must_end_with_user=False,
+            max_call_id_length=40,
+            known_settings=_CHAT | {"reasoning"},
+            output_limit_field="max_completion_tokens",
             thinking="effort",
         ),
         Profile(
             name="openai-chat-classic",
-            opens_with_user=False,
-            ends_with_user=False,
-            call_id_length=40,
-            settings=_CHAT | {"temperature"},
-            output_limit="max_completion_tokens",
+            must_open_with_user=False,
+            must_end_with_user=False,
+            max_call_id_length=40,
+            known_settings=_CHAT | {"temperature"},
+            output_limit_field="max_completion_tokens",
         ),
         Profile(
             name="openai-responses",
-            opens_with_user=False,
-            ends_with_user=False,
-            settings=_SHARED | {"reasoning"},
-            output_limit="max_output_tokens",
+            must_open_with_user=False,
+            must_end_with_user=False,
+            known_settings=_SHARED | {"reasoning"},
+            output_limit_field="max_output_tokens",
             thinking="effort",
         ),
         Profile(
             name="openai-responses-classic",
-            opens_with_user=False,
-            ends_with_user=False,
-            settings=_SHARED | {"temperature"},
-            output_limit="max_output_tokens",
+            must_open_with_user=False,
+            must_end_with_user=False,
+            known_settings=_SHARED | {"temperature"},
+            output_limit_field="max_output_tokens",
         ),
         Profile(
             name="anthropic",
-            tool_name_length=128,
-            settings=_CLAUDE | {"reasoning"},
-            output_limit="max_tokens",
+            max_tool_name_length=128,
+            known_settings=_CLAUDE | {"reasoning"},
+            output_limit_field="max_tokens",
             system_role="after_user",
             thinking="adaptive",
         ),
         # Between the eras: thinking is adaptive already, a system role in the messages is still refused.
         Profile(
             name="anthropic-4.7",
-            tool_name_length=128,
-            settings=_CLAUDE | {"reasoning"},
-            output_limit="max_tokens",
+            max_tool_name_length=128,
+            known_settings=_CLAUDE | {"reasoning"},
+            output_limit_field="max_tokens",
             system_role="nowhere",
             thinking="adaptive",
         ),
         Profile(
             name="anthropic-classic",
-            ends_with_user=False,
-            tool_name_length=128,
-            settings=_CLAUDE | {"temperature", "thinking_tokens"},
-            output_limit="max_tokens",
+            must_end_with_user=False,
+            max_tool_name_length=128,
+            known_settings=_CLAUDE | {"temperature", "thinking_tokens"},
+            output_limit_field="max_tokens",
             system_role="nowhere",
             thinking="budget",
         ),
         # Servers that speak Chat Completions for models of any kind: they take all of it, under its older names.
         Profile(
             name="compatible",
-            call_id_length=40,
-            settings=_CHAT | {"temperature", "reasoning"},
-            output_limit="max_tokens",
+            max_call_id_length=40,
+            known_settings=_CHAT | {"temperature", "reasoning"},
+            output_limit_field="max_tokens",
             thinking="effort",
         ),
         Profile(
             name="alternating",
-            call_id_length=40,
-            merges=True,
-            settings=_CHAT | {"temperature", "reasoning"},
-            output_limit="max_tokens",
+            max_call_id_length=40,
+            merges_same_role=True,
+            known_settings=_CHAT | {"temperature", "reasoning"},
+            output_limit_field="max_tokens",
             system_role="nowhere",
             thinking="effort",
         ),

@@ -45,21 +45,21 @@ def repair(
     if not validate(messages, profile):
         return RepairResult(messages=tuple(messages))
 
-    mending = _Repairer(profile=profile, adds=where == "door")
-    mending.pair(messages)
-    mending.edges()
-    return RepairResult(messages=tuple(mending.out), changes=tuple(mending.changes))
+    mending = _Repairer(profile=profile, may_add=where == "door")
+    mending.pair_calls(messages)
+    mending.fix_edges()
+    return RepairResult(messages=tuple(mending.messages), changes=tuple(mending.changes))
 
 
 @dataclass(slots=True, kw_only=True)
 class _Repairer:
     profile: Profile
-    adds: bool
-    out: list[Message] = field(default_factory=list)
+    may_add: bool
+    messages: list[Message] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
-    used: set[str] = field(default_factory=set)
+    used_ids: set[str] = field(default_factory=set)
 
-    def pair(self, messages: Sequence[Message]) -> None:
+    def pair_calls(self, messages: Sequence[Message]) -> None:
         answers = _results_by_call(messages)
         taken = sum(len(found) for found in answers.values())
         given = sum(len(m.results) for m in messages if isinstance(m, ToolMessage))
@@ -72,24 +72,24 @@ class _Repairer:
                 continue
 
             if isinstance(message, AssistantMessage) and message.calls:
-                self._exchange(message, answers.get(index, {}), messages)
+                self._add_calls(message, answers.get(index, {}), messages)
             elif is_empty(message):
                 self.changes.append(f"removed an empty {message.role} message")
             else:
-                self.out.append(message)
+                self.messages.append(message)
 
-    def _exchange(
+    def _add_calls(
         self, message: AssistantMessage, answers: dict[int, tuple[ToolResult, int]], messages: Sequence[Message]
     ) -> None:
         calls: list[ToolCall] = []
         results: list[ToolResult] = []
 
         for number, call in enumerate(message.calls):
-            if number not in answers and not self.adds:
+            if number not in answers and not self.may_add:
                 self.changes.append(f"removed the call {call.id!r}, which has no result")
                 continue
 
-            named = self._name(call)
+            named = self._valid_call(call)
 
             if number in answers:
                 result = answers[number][0]
@@ -103,29 +103,31 @@ class _Repairer:
 
         if not calls:
             if message.text.strip():
-                self.out.append(without_calls(message))
+                self.messages.append(without_calls(message))
 
             return
 
         same = tuple(calls) == message.calls
-        self.out.append(message if same else replace(message, calls=tuple(calls), provider_data=None))
+        self.messages.append(message if same else replace(message, calls=tuple(calls), provider_data=None))
         homes = {home for _, home in answers.values()}
         first = messages[min(homes)] if homes else None
-        self.out.append(self._results(first, tuple(results), message))
+        self.messages.append(self._result_message(first, tuple(results), message))
 
-    def _results(self, first: Message | None, results: tuple[ToolResult, ...], call: AssistantMessage) -> ToolMessage:
+    def _result_message(
+        self, first: Message | None, results: tuple[ToolResult, ...], call: AssistantMessage
+    ) -> ToolMessage:
         if not isinstance(first, ToolMessage):
             return ToolMessage(results, id=f"{call.id}.r" if call.id else "", time=call.time)
 
         return first if first.results == results else replace(first, results=results)
 
-    def _name(self, call: ToolCall) -> ToolCall:
-        id, name = call.id, self.profile.fit_name(call.name)
+    def _valid_call(self, call: ToolCall) -> ToolCall:
+        id, name = call.id, self.profile.fit_tool_name(call.name)
 
-        if id in self.used or not self.profile.takes_id(id):
-            number = len(self.used) + 1
+        if id in self.used_ids or not self.profile.accepts_call_id(id):
+            number = len(self.used_ids) + 1
 
-            while (id := f"call_{number}") in self.used:
+            while (id := f"call_{number}") in self.used_ids:
                 number += 1
 
             self.changes.append(f"renamed the call id {call.id!r} to {id!r}")
@@ -133,37 +135,40 @@ class _Repairer:
         if name != call.name:
             self.changes.append(f"renamed the tool {call.name!r} to {name!r}")
 
-        self.used.add(id)
+        self.used_ids.add(id)
         return call if (id, name) == (call.id, call.name) else replace(call, id=id, name=name)
 
-    def edges(self) -> None:
-        first = next((i for i, m in enumerate(self.out) if not isinstance(m, SystemMessage)), len(self.out))
+    def fix_edges(self) -> None:
+        first = next((i for i, m in enumerate(self.messages) if not isinstance(m, SystemMessage)), len(self.messages))
 
-        if not self.out or (
-            self.profile.opens_with_user and (first == len(self.out) or not opens_conversation(self.out[first]))
+        if not self.messages or (
+            self.profile.must_open_with_user
+            and (first == len(self.messages) or not opens_conversation(self.messages[first]))
         ):
-            if self.adds:
+            if self.may_add:
                 self.changes.append("added an opening message")
-                self.out.insert(first, UserMessage(MISSING_OPENING, origin="marker", id="opening"))
+                self.messages.insert(first, UserMessage(MISSING_OPENING, origin="marker", id="opening"))
             else:
                 self._remove_until_opening(first)
 
-        if self.profile.ends_with_user and (replies := _trailing_replies(self.out)):
-            if self.adds:
+        if self.profile.must_end_with_user and (replies := _trailing_replies(self.messages)):
+            if self.may_add:
                 self.changes.append("added a closing message")
-                time = self.out[replies[-1]].time
-                self.out.append(UserMessage(CONTINUE, origin="marker", id="closing", time=time))
+                time = self.messages[replies[-1]].time
+                self.messages.append(UserMessage(CONTINUE, origin="marker", id="closing", time=time))
             else:
                 self.changes.append("removed the replies at the end")
-                self.out = [message for index, message in enumerate(self.out) if index not in replies]
+                self.messages = [message for index, message in enumerate(self.messages) if index not in replies]
 
     def _remove_until_opening(self, first: int) -> None:
-        end = next((i for i in range(first, len(self.out)) if opens_conversation(self.out[i])), len(self.out))
-        kept = [m for m in self.out[first:end] if isinstance(m, SystemMessage)]
+        end = next(
+            (i for i in range(first, len(self.messages)) if opens_conversation(self.messages[i])), len(self.messages)
+        )
+        kept = [m for m in self.messages[first:end] if isinstance(m, SystemMessage)]
 
         if len(kept) < end - first:
             self.changes.append(f"removed {end - first - len(kept)} messages before the first user message")
-            self.out[first:end] = kept
+            self.messages[first:end] = kept
 
 
 def _trailing_replies(messages: Sequence[Message]) -> list[int]:

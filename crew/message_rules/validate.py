@@ -68,7 +68,7 @@ def validate(messages: Sequence[Message], profile: Profile = STRICTEST) -> list[
         before = message
 
     if not found:
-        messages[-1].rendered()["valid"] = (profile.name, tuple(messages), used)
+        messages[-1].cache()["valid"] = (profile.name, tuple(messages), used)
 
     return found
 
@@ -80,7 +80,7 @@ def _valid_prefix(messages: Sequence[Message], profile: Profile) -> tuple[int, s
     on with the conversation, so that it is kept once.
     """
     for end in range(len(messages), max(0, len(messages) - _LOOKBACK), -1):
-        slot = messages[end - 1].rendered()
+        slot = messages[end - 1].cache()
         name, front, used = slot.get("valid", ("", (), set()))
 
         if name == profile.name and front == tuple(messages[:end]):
@@ -93,7 +93,7 @@ def _valid_prefix(messages: Sequence[Message], profile: Profile) -> tuple[int, s
 
 def _is_valid_alone(message: Message, profile: Profile) -> bool:
     """Whether nothing is wrong with this message alone; found out once, because every request asks again."""
-    known: dict[str, bool] = message.rendered().setdefault("sound", {})
+    known: dict[str, bool] = message.cache().setdefault("sound", {})
     sound = known.get(profile.name)
 
     if sound is None:
@@ -117,7 +117,7 @@ def _violation(index: int, rule: str, text: str, value: object = None, limit: ob
 def _edge_violations(messages: Sequence[Message], profile: Profile) -> Iterable[Violation]:
     first = next((i for i, m in enumerate(messages) if not isinstance(m, SystemMessage)), None)
 
-    if profile.opens_with_user and (first is None or not opens_conversation(messages[first])):
+    if profile.must_open_with_user and (first is None or not opens_conversation(messages[first])):
         yield _violation(first or 0, "opening", "the conversation must open with a user message")
 
     # Some providers take system messages out of the conversation, so that what stands before them ends it.
@@ -125,20 +125,20 @@ def _edge_violations(messages: Sequence[Message], profile: Profile) -> Iterable[
     newest = messages[last]
 
     # An assistant message with open calls is told of by the pairing rule.
-    if profile.ends_with_user and isinstance(newest, AssistantMessage) and not newest.calls:
+    if profile.must_end_with_user and isinstance(newest, AssistantMessage) and not newest.calls:
         yield _violation(last, "ending", "the conversation must end with a user or tool message")
 
 
 def _call_violations(index: int, message: AssistantMessage, profile: Profile) -> Iterable[Violation]:
     for call in message.calls:
-        if not profile.takes_id(call.id):
-            limit = profile.call_id_length
+        if not profile.accepts_call_id(call.id):
+            limit = profile.max_call_id_length
             yield _violation(
                 index, "call_id", f"the call id {call.id!r} must be 1–{limit} of A–Z a–z 0–9 _ -", call.id, limit
             )
 
-        if profile.fit_name(call.name) != call.name:
-            limit = profile.tool_name_length
+        if profile.fit_tool_name(call.name) != call.name:
+            limit = profile.max_tool_name_length
             text = f"the tool name {call.name!r} must be 1–{limit} of A–Z a–z 0–9 _ -"
             yield _violation(index, "tool_name", text, call.name, limit)
 

@@ -113,9 +113,9 @@ class StreamDecoder:
         self._blocks: list[dict[str, Any]] = []
         self._raw: dict[int, str] = {}
         self._finish = ""
-        self.is_whole = False
+        self.is_complete = False
 
-    def take(self, event: Any) -> None:
+    def add(self, event: Any) -> None:
         """One event."""
         match event["type"]:
             case "message_start":
@@ -128,16 +128,16 @@ class StreamDecoder:
                 if block["type"] == "tool_use":
                     self._raw[len(self._blocks) - 1] = ""
             case "content_block_delta":
-                self._add(event["index"], event["delta"])
+                self._add_delta(event["index"], event["delta"])
             case "message_delta":
                 self._finish = event["delta"].get("stop_reason") or ""
                 self._usage.update((k, v) for k, v in (event.get("usage") or {}).items() if v is not None)
             case "message_stop":
-                self.is_whole = True
+                self.is_complete = True
             case _:
                 pass  # pings, and kinds that are not there yet
 
-    def _add(self, index: int, delta: Any) -> None:
+    def _add_delta(self, index: int, delta: Any) -> None:
         block = self._blocks[index]
 
         match delta["type"]:
@@ -213,14 +213,14 @@ class Anthropic:
         except RequestRejected as error:
             distrusted = _BAD_SIGNATURE.search(str(error)) and drop_stale_reasoning(request, STALE_REASONING)
 
-            if not distrusted and not (request.settings.max_output_tokens is None and self._learns(error)):
+            if not distrusted and not (request.settings.max_output_tokens is None and self._lowers_output_limit(error)):
                 raise
 
         # Thinking that the service does not know again is dropped whole, an output limit of ours that is too large
         # for the window is lowered, and the same question asked once more.
         return await self._ask(request, on_delta)
 
-    def _learns(self, error: RequestRejected) -> bool:
+    def _lowers_output_limit(self, error: RequestRejected) -> bool:
         """Whether our own output limit was what did not fit, and a smaller one is known now."""
         found = _OUTPUT_TOO_LARGE.search(str(error))
         fitting = int(found[1]) // 4 if found else self._output
@@ -239,10 +239,10 @@ class Anthropic:
             return await self._connection.send(body, lambda answer: decode_reply(answer, writer))
 
         gathering = StreamDecoder(on_delta)
-        await self._connection.stream(body, gathering.take)
+        await self._connection.stream(body, gathering.add)
 
-        if not gathering.is_whole:
-            raise self._connection.cut()
+        if not gathering.is_complete:
+            raise self._connection.truncated_stream()
 
         return gathering.reply(writer)
 

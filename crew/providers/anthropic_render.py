@@ -27,7 +27,7 @@ def with_breakpoint(block: bytes) -> bytes:
 
 def join_turns(turns: Sequence[Turn]) -> bytes:
     """The turns, with a mark on the newest block and two more behind it, each at most 15 blocks apart."""
-    rendered = [turn.whole for turn in turns]
+    rendered = [turn.body for turn in turns]
     left, since = MESSAGE_BREAKPOINTS, MAX_BLOCKS_APART
 
     for index in range(len(turns) - 1, -1, -1):
@@ -185,7 +185,7 @@ def _render_tools_and_system(request: ModelRequest, leading: int, turns: list[Tu
 
 
 def _render_tool(spec: ToolSpec) -> bytes:
-    slot = spec.rendered()
+    slot = spec.cache()
 
     if "anthropic" not in slot:
         schema = {"type": "object", **spec.parameters}

@@ -31,9 +31,9 @@ class Turn:
 
     role: str
     blocks: tuple[bytes, ...]
-    whole: bytes
-    thinks: bool = False
-    answers: bool = False
+    body: bytes
+    starts_with_thinking: bool = False
+    has_results: bool = False
 
 
 def render_turns(messages: Sequence[Message], profile: Profile, writer: Writer) -> list[Turn]:
@@ -65,7 +65,7 @@ def _build_turn(role: str, blocks: list[bytes], *, thinks: bool = False, answers
 
 
 def _system_turn(message: SystemMessage, *, own_role: bool) -> Turn:
-    slot = message.rendered()
+    slot = message.cache()
     key = "anthropic-system" if own_role else "anthropic"
 
     if key not in slot:
@@ -77,7 +77,7 @@ def _system_turn(message: SystemMessage, *, own_role: bool) -> Turn:
 
 
 def _user_turn(message: UserMessage | SummaryMessage | ToolMessage) -> Turn:
-    slot = message.rendered()
+    slot = message.cache()
     found: Turn | None = slot.get("anthropic")
 
     if found is None:
@@ -110,7 +110,7 @@ def _image(image: Image) -> dict[str, Any]:
 
 
 def _assistant_turn(message: AssistantMessage, writer: Writer | None) -> Turn:
-    slot = message.rendered()
+    slot = message.cache()
     data = message.provider_data
     own = writer is not None and data is not None and (data.provider, data.model) == writer
 
@@ -120,7 +120,7 @@ def _assistant_turn(message: AssistantMessage, writer: Writer | None) -> Turn:
         if found is None:
             found = slot["anthropic-thinking"] = _thinking_turn(message)
 
-        if found.thinks:
+        if found.starts_with_thinking:
             return found
 
     plain: Turn | None = slot.get("anthropic")
@@ -180,9 +180,9 @@ def thinking_allowed(turns: Sequence[Turn]) -> bool:
     for turn in turns:
         if merged and merged[-1][0] == turn.role:
             role, thinks, answers = merged[-1]
-            merged[-1] = (role, thinks, answers or turn.answers)
+            merged[-1] = (role, thinks, answers or turn.has_results)
         else:
-            merged.append((turn.role, turn.thinks, turn.answers))
+            merged.append((turn.role, turn.starts_with_thinking, turn.has_results))
 
     for role, thinks, answers in reversed(merged):
         if role == "assistant" and not thinks:

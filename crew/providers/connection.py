@@ -24,7 +24,7 @@ _SHOWN = 120
 class _LoopClient:
     """One event loop's client: closed once nobody uses it any more."""
 
-    sdk: SDKClient
+    client: SDKClient
     users: int = 0
     closing: bool = False
 
@@ -47,7 +47,9 @@ class Connection:
     async def send(self, body: bytes, read: Callable[[Any], T]) -> T:
         """Post a body; `read` makes a reply of the answer's JSON."""
         async with self._client() as sdk:
-            answer = await sdk.client.post(sdk.address(self._path), content=body, cast_to=sdk.raw, options=_OPTIONS)
+            answer = await sdk.client.post(
+                sdk.url(self._path), content=body, cast_to=sdk.response_class, options=_OPTIONS
+            )
             content: bytes = answer.content
 
             try:
@@ -62,12 +64,12 @@ class Connection:
         """Post a body; `take` gets the events of the answer, one by one."""
         async with self._client() as sdk:
             events = await sdk.client.post(
-                sdk.address(self._path),
+                sdk.url(self._path),
                 content=body,
                 cast_to=object,
                 options=_OPTIONS,
                 stream=True,
-                stream_cls=sdk.stream,
+                stream_cls=sdk.stream_class,
             )
 
             try:
@@ -82,9 +84,9 @@ class Connection:
 
     def failed(self, body: Any) -> ProviderError:
         """The error that an event in a stream speaks of."""
-        return provider_error(ServiceError.read(200, body), **self._facts)
+        return provider_error(ServiceError.parse(200, body), **self._facts)
 
-    def cut(self) -> MalformedReply:
+    def truncated_stream(self) -> MalformedReply:
         """The stream ended before the reply did."""
         return self._malformed("the stream ended before the reply did")
 
@@ -106,24 +108,24 @@ class Connection:
         held = self._open.get(loop)
 
         if held is None:
-            held = self._open[loop] = _LoopClient(sdk=self._make())
+            held = self._open[loop] = _LoopClient(client=self._make())
 
         held.users += 1
 
         try:
-            yield held.sdk
+            yield held.client
         except CrewError:
             raise
-        except (held.sdk.own, *held.sdk.lost, *held.sdk.garbled) as error:
-            translated = self._translated(held.sdk, error)
+        except (held.client.base_error, *held.client.connection_errors, *held.client.protocol_errors) as error:
+            translated = self._translate(held.client, error)
             # A cause that shows the key is not kept.
-            raise translated from (None if held.sdk.key and held.sdk.key in str(error) else error)
+            raise translated from (None if held.client.api_key and held.client.api_key in str(error) else error)
         finally:
             held.users -= 1
             await _close_if_idle(held)
 
-    def _translated(self, sdk: SDKClient, error: Exception) -> ProviderError:
-        words = str(error).replace(sdk.key, "[key]") if sdk.key else str(error)
+    def _translate(self, sdk: SDKClient, error: Exception) -> ProviderError:
+        words = str(error).replace(sdk.api_key, "[key]") if sdk.api_key else str(error)
         module = sdk.module
 
         if isinstance(error, module.APIStatusError):
@@ -133,20 +135,20 @@ class Connection:
                 "request_id": headers.get("x-request-id") or headers.get("request-id") or "",
                 "retry_after": retry_after(headers, self._clock()),
             }
-            refusal = ServiceError.read(error.status_code, error.body, words)
+            refusal = ServiceError.parse(error.status_code, error.body, words)
         elif isinstance(error, module.APITimeoutError):
             return Unavailable(f"{self._name} did not answer in time, or the connection was lost.", **self._facts)
-        elif isinstance(error, (module.APIConnectionError, *sdk.lost)):
+        elif isinstance(error, (module.APIConnectionError, *sdk.connection_errors)):
             return Unavailable(f"{self._name} can't be reached: {words or type(error).__name__}", **self._facts)
         elif isinstance(error, module.APIError):
-            facts, refusal = dict(self._facts), ServiceError.read(200, error.body, words)
-        elif isinstance(error, sdk.own):
+            facts, refusal = dict(self._facts), ServiceError.parse(200, error.body, words)
+        elif isinstance(error, sdk.base_error):
             # What an SDK raises before it sends anything is about who is asking.
-            return AuthenticationFailed(f"{sdk.no_key} ({words})", **self._facts)
+            return AuthenticationFailed(f"{sdk.missing_key_message} ({words})", **self._facts)
         else:
             return self._malformed(f"what came back is not HTTP ({words})")
 
-        message = refusal.message.replace(sdk.key, "[key]") if sdk.key else refusal.message
+        message = refusal.message.replace(sdk.api_key, "[key]") if sdk.api_key else refusal.message
         return provider_error(
             ServiceError(status=refusal.status, kind=refusal.kind, code=refusal.code, message=message), **facts
         )
@@ -161,4 +163,4 @@ class Connection:
 
 async def _close_if_idle(held: _LoopClient) -> None:
     if held.closing and not held.users:
-        await held.sdk.client.close()
+        await held.client.client.close()

@@ -63,7 +63,7 @@ class ServiceError:
     message: str = ""
 
     @classmethod
-    def read(cls, status: int, body: Any, words: str = "") -> ServiceError:
+    def parse(cls, status: int, body: Any, words: str = "") -> ServiceError:
         """Out of an error's body, whichever of the services' shapes it has."""
         inner = body.get("error", body) if isinstance(body, Mapping) else None
 

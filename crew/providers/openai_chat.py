@@ -113,19 +113,19 @@ class StreamDecoder:
         self._head: dict[str, Any] = {}
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the answer's end has come; one without a choice has none, but says what it used."""
         return bool(self._finish or self._head.get("usage"))
 
-    def take(self, event: Any) -> None:
+    def add(self, event: Any) -> None:
         """One piece."""
         self._head.update((key, event[key]) for key in ("id", "model", "usage") if event.get(key))
 
         for choice in event.get("choices") or ():
             self._finish = choice.get("finish_reason") or self._finish
-            self._add(choice.get("delta") or {})
+            self._add_delta(choice.get("delta") or {})
 
-    def _add(self, delta: Any) -> None:
+    def _add_delta(self, delta: Any) -> None:
         if text := delta.get("content"):
             self._text.append(text)
             self._on_delta(Delta(text=text))
@@ -187,10 +187,12 @@ def render_request(request: ModelRequest, model: str, profile: Profile, *, strea
         parts += [b',"tools":[', b",".join([_render_tool(spec) for spec in request.tools]), b"]"]
 
     rendered = (
-        _merged_messages(request) if profile.merges else [_render_message(message) for message in request.messages]
+        _merged_messages(request)
+        if profile.merges_same_role
+        else [_render_message(message) for message in request.messages]
     )
 
-    if request.instructions and not profile.merges:
+    if request.instructions and not profile.merges_same_role:
         rendered.insert(0, to_json_bytes({"role": "system", "content": request.instructions}))
 
     parts += [b',"messages":[', b",".join(rendered), b"]}"]
@@ -200,9 +202,9 @@ def render_request(request: ModelRequest, model: str, profile: Profile, *, strea
 def _settings(request: ModelRequest, profile: Profile) -> list[bytes]:
     settings: ModelSettings = request.settings
     given: list[tuple[str, Any]] = [
-        (profile.output_limit, settings.max_output_tokens),
+        (profile.output_limit_field, settings.max_output_tokens),
         ("temperature", settings.temperature),
-        ("reasoning_effort", settings.reasoning if "reasoning" in profile.settings else None),
+        ("reasoning_effort", settings.reasoning if "reasoning" in profile.known_settings else None),
         ("stop", list(settings.stop) or None),
         ("seed", settings.seed),
     ]
@@ -223,7 +225,7 @@ def _tool_choice(choice: str | None) -> Any:
 
 
 def _response_format(output: OutputSpec) -> bytes:
-    slot = output.rendered()
+    slot = output.cache()
 
     if _CACHE_KEY not in slot:
         schema, is_strict = openai_schema(output.schema)
@@ -234,7 +236,7 @@ def _response_format(output: OutputSpec) -> bytes:
 
 
 def _render_tool(spec: ToolSpec) -> bytes:
-    slot = spec.rendered()
+    slot = spec.cache()
 
     if _CACHE_KEY not in slot:
         function = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
@@ -244,7 +246,7 @@ def _render_tool(spec: ToolSpec) -> bytes:
 
 
 def _render_message(message: Message) -> bytes:
-    slot = message.rendered()
+    slot = message.cache()
     found: bytes | None = slot.get(_CACHE_KEY)
 
     if found is None:
@@ -378,10 +380,10 @@ class OpenAIChat:
             return await self._connection.send(body, lambda answer: decode_reply(answer, self.name, self.model))
 
         gathering = StreamDecoder(on_delta)
-        await self._connection.stream(body, gathering.take)
+        await self._connection.stream(body, gathering.add)
 
-        if not gathering.is_whole:
-            raise self._connection.cut()
+        if not gathering.is_complete:
+            raise self._connection.truncated_stream()
 
         return gathering.reply(self.name, self.model)
 

@@ -70,7 +70,7 @@ def render_request(request: ModelRequest, writer: Writer, profile: Profile, *, s
 
 def _settings(request: ModelRequest, profile: Profile) -> list[bytes]:
     settings: ModelSettings = request.settings
-    effort = settings.reasoning if "reasoning" in profile.settings else None
+    effort = settings.reasoning if "reasoning" in profile.known_settings else None
     given: list[tuple[str, Any]] = [
         ("max_output_tokens", settings.max_output_tokens),
         ("temperature", settings.temperature),
@@ -89,7 +89,7 @@ def _settings(request: ModelRequest, profile: Profile) -> list[bytes]:
 
 
 def _text_format(output: OutputSpec) -> bytes:
-    slot = output.rendered()
+    slot = output.cache()
 
     if _CACHE_KEY not in slot:
         schema, is_strict = openai_schema(output.schema)
@@ -100,7 +100,7 @@ def _text_format(output: OutputSpec) -> bytes:
 
 
 def _render_tool(spec: ToolSpec) -> bytes:
-    slot = spec.rendered()
+    slot = spec.cache()
 
     if _CACHE_KEY not in slot:
         tool = {"type": "function", "name": spec.name, "description": spec.description}
@@ -111,7 +111,7 @@ def _render_tool(spec: ToolSpec) -> bytes:
 
 
 def _render_items(message: Message, writer: Writer) -> bytes:
-    slot = message.rendered()
+    slot = message.cache()
     key = _CACHE_KEY
 
     if isinstance(message, AssistantMessage) and _has_own_reasoning(message, writer):
@@ -134,7 +134,7 @@ def _has_own_reasoning(message: AssistantMessage, writer: Writer) -> bool:
     """Whether the reply's own reasoning may go back with it: written by this model, and nothing of it cut off."""
     data = message.provider_data
 
-    if data is None or (data.provider, data.model) != writer or message.rendered().get(STALE_REASONING):
+    if data is None or (data.provider, data.model) != writer or message.cache().get(STALE_REASONING):
         return False
 
     calls = sum(item["type"] == "function_call" for item in data.items)
@@ -239,7 +239,7 @@ def decode_reply(answer: Any, writer: Writer) -> ModelReply:
 
 def service_failure(error: Any, writer: Writer) -> ProviderError:
     """The error that an answer or an event speaks of."""
-    return provider_error(ServiceError.read(200, error), provider=writer[0], model=writer[1])
+    return provider_error(ServiceError.parse(200, error), provider=writer[0], model=writer[1])
 
 
 def _part_text(part: Any) -> str:
@@ -304,7 +304,7 @@ class StreamDecoder:
         self._on_delta, self._writer = on_delta, writer
         self.answer: Any = None
 
-    def take(self, event: Any) -> None:
+    def add(self, event: Any) -> None:
         """One event."""
         kind = event["type"]
 
@@ -376,10 +376,10 @@ class OpenAIResponses:
             return await self._connection.send(body, lambda answer: decode_reply(answer, writer))
 
         gathering = StreamDecoder(on_delta, writer)
-        await self._connection.stream(body, gathering.take)
+        await self._connection.stream(body, gathering.add)
 
         if gathering.answer is None:
-            raise self._connection.cut()
+            raise self._connection.truncated_stream()
 
         return decode_reply(gathering.answer, writer)
 

@@ -25,7 +25,7 @@ class ProviderPool:
 
     def __init__(self, retry: RetryPolicy | None = None) -> None:
         self._retry = retry or RetryPolicy()
-        self._made: dict[str, Provider] = {}
+        self._created: dict[str, Provider] = {}
         self._given: dict[int, Provider] = {}
 
     def check(self, model: str | Provider, settings: ModelSettings | None = None) -> None:
@@ -48,32 +48,32 @@ class ProviderPool:
     def get(self, model: str | Provider) -> Provider:
         """The provider behind a model's name; a ready one as it is, unless it goes over a network."""
         if not isinstance(model, str):
-            return self._ready(model)
+            return self._wrap_given(model)
 
-        if model not in self._made:
+        if model not in self._created:
             self.check(model)
             kind, _, name = model.partition(":")
-            self._made[model] = self._wrapped(PROVIDER_FACTORIES[kind](name))
+            self._created[model] = self._with_retries(PROVIDER_FACTORIES[kind](name))
 
-        return self._made[model]
+        return self._created[model]
 
-    def _ready(self, provider: Provider) -> Provider:
+    def _wrap_given(self, provider: Provider) -> Provider:
         found = self._given.get(id(provider))
 
         if found is None:
             # Held here, so that its id is not given to another one.
-            found = self._given[id(provider)] = self._wrapped(provider)
+            found = self._given[id(provider)] = self._with_retries(provider)
 
         return found
 
-    def _wrapped(self, provider: Provider) -> Provider:
+    def _with_retries(self, provider: Provider) -> Provider:
         return Retrying(provider, policy=self._retry) if getattr(provider, "is_remote", False) else provider
 
     async def aclose(self) -> None:
         """Close what was made or used here; the next run opens it anew."""
         # Of the ready ones only those that open their connections again by themselves.
-        used = [*self._made.values(), *(given for given in self._given.values() if isinstance(given, Retrying))]
-        self._made, self._given = {}, {}
+        used = [*self._created.values(), *(given for given in self._given.values() if isinstance(given, Retrying))]
+        self._created, self._given = {}, {}
 
         for provider in used:
             if close := getattr(provider, "aclose", None):

@@ -69,20 +69,20 @@ class Retrying:
             told = _DeltaTracker(on_delta) if on_delta is not None else None
 
             try:
-                return await self._once(request, told, end)
+                return await self._attempt(request, told, end)
             except (Unavailable, MalformedReply) as error:
                 wait = self._wait(error, attempt, end)
 
                 if request.on_retry is not None:
                     request.on_retry(RetryAttempt(attempt=attempt, reason=describe(error), wait=wait))
 
-            if told is not None and told.anything:
+            if told is not None and told.started:
                 told.on_delta(Delta(text="", kind="restart"))
 
             await self.sleep(wait)
             attempt += 1
 
-    async def _once(self, request: ModelRequest, told: _DeltaTracker | None, end: float) -> ModelReply:
+    async def _attempt(self, request: ModelRequest, told: _DeltaTracker | None, end: float) -> ModelReply:
         seconds = min(self.policy.timeout, max(0.001, end - self.clock()))
 
         try:
@@ -131,11 +131,11 @@ class Retrying:
 class _DeltaTracker:
     """Passes the pieces of a reply on, and remembers whether there were any."""
 
-    __slots__ = ("anything", "on_delta")
+    __slots__ = ("on_delta", "started")
 
     def __init__(self, on_delta: OnDelta) -> None:
-        self.on_delta, self.anything = on_delta, False
+        self.on_delta, self.started = on_delta, False
 
     def __call__(self, delta: Delta) -> None:
-        self.anything = True
+        self.started = True
         self.on_delta(delta)

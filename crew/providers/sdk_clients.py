@@ -15,15 +15,15 @@ class SDKClient:
 
     client: Any
     module: Any
-    stream: Any
-    raw: Any
-    own: type[Exception]
-    no_key: str
-    lost: tuple[type[Exception], ...]
-    garbled: tuple[type[Exception], ...]
-    key: str = field(repr=False)
+    stream_class: Any
+    response_class: Any
+    base_error: type[Exception]
+    missing_key_message: str
+    connection_errors: tuple[type[Exception], ...]
+    protocol_errors: tuple[type[Exception], ...]
+    api_key: str = field(repr=False)
 
-    def address(self, path: str) -> str:
+    def url(self, path: str) -> str:
         """The whole address: the SDK parses a relative one twice."""
         return f"{str(self.client.base_url).rstrip('/')}{path}"
 
@@ -139,13 +139,13 @@ def anthropic_client(*, api_key: str | None, base_url: str | None, timeout: floa
     return SDKClient(
         client=client,
         module=anthropic,
-        lost=(httpx2.HTTPError, OSError),
-        own=anthropic.AnthropicError,
-        no_key=_NO_ANTHROPIC_KEY,
-        garbled=(aiohttp.ClientError,),
-        raw=httpx2.Response,
-        stream=anthropic.AsyncStream[object],
-        key=key,
+        connection_errors=(httpx2.HTTPError, OSError),
+        base_error=anthropic.AnthropicError,
+        missing_key_message=_NO_ANTHROPIC_KEY,
+        protocol_errors=(aiohttp.ClientError,),
+        response_class=httpx2.Response,
+        stream_class=anthropic.AsyncStream[object],
+        api_key=key,
     )
 
 
@@ -173,11 +173,11 @@ def openai_client(*, api_key: str | None, base_url: str | None, timeout: float) 
     return SDKClient(
         client=client,
         module=openai,
-        lost=(httpx2.HTTPError, OSError),
-        own=openai.OpenAIError,
-        no_key=_NO_OPENAI_KEY,
-        garbled=(aiohttp.ClientError,),
-        raw=httpx2.Response,
-        stream=openai.AsyncStream[object],
-        key=client.api_key,
+        connection_errors=(httpx2.HTTPError, OSError),
+        base_error=openai.OpenAIError,
+        missing_key_message=_NO_OPENAI_KEY,
+        protocol_errors=(aiohttp.ClientError,),
+        response_class=httpx2.Response,
+        stream_class=openai.AsyncStream[object],
+        api_key=client.api_key,
     )

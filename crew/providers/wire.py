@@ -116,11 +116,11 @@ def check_model_settings(settings: ModelSettings, profile: Profile, model: str) 
     unknown = [
         name
         for name in given
-        if name not in profile.settings and not (name == "reasoning" and settings.reasoning == "none")
+        if name not in profile.known_settings and not (name == "reasoning" and settings.reasoning == "none")
     ]
 
     if unknown:
-        known = ", ".join(sorted(profile.settings))
+        known = ", ".join(sorted(profile.known_settings))
         raise DefinitionError(
             f"Settings of {model!r} (profile {profile.name!r})",
             [
@@ -199,10 +199,10 @@ def drop_stale_reasoning(request: ModelRequest, mark: str) -> bool:
     found = [
         message
         for message in request.messages
-        if isinstance(message, AssistantMessage) and message.provider_data and not message.rendered().get(mark)
+        if isinstance(message, AssistantMessage) and message.provider_data and not message.cache().get(mark)
     ]
 
     for message in found:
-        message.rendered()[mark] = True
+        message.cache()[mark] = True
 
     return bool(found)

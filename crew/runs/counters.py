@@ -34,11 +34,11 @@ class RunCounters:
     by_agent: dict[str, Usage] = field(default_factory=dict)
     by_tool: dict[str, ToolCounters] = field(default_factory=dict)
     by_policy: dict[str, int] = field(default_factory=dict)
-    seen_tokens: int = 0
-    saved_tokens: int = 0
-    saved_cost: float | None = 0.0
-    estimated_tokens: int = 0
-    cached_tokens: int = 0
+    tokens_appended: int = 0
+    tokens_saved: int = 0
+    cost_saved: float | None = 0.0
+    tokens_estimated: int = 0
+    cached_predicted: int = 0
     prefix_breaks: int = 0
 
 
@@ -71,9 +71,9 @@ def merge_counters(mine: RunCounters, other: RunCounters) -> RunCounters:
         by_agent=agents,
         by_tool=tools,
         by_policy=policies,
-        saved_tokens=mine.saved_tokens + other.saved_tokens,
-        saved_cost=add_costs(mine.saved_cost, other.saved_cost),
-        estimated_tokens=mine.estimated_tokens + other.estimated_tokens,
-        cached_tokens=mine.cached_tokens + other.cached_tokens,
+        tokens_saved=mine.tokens_saved + other.tokens_saved,
+        cost_saved=add_costs(mine.cost_saved, other.cost_saved),
+        tokens_estimated=mine.tokens_estimated + other.tokens_estimated,
+        cached_predicted=mine.cached_predicted + other.cached_predicted,
         prefix_breaks=mine.prefix_breaks + other.prefix_breaks,
     )

@@ -55,7 +55,7 @@ class CompactionFailed(BaseEvent):
 
     cause: str
     reason: str
-    waiting: int
+    pending_messages: int
     kind: Literal["compaction_failed"] = "compaction_failed"
 
 
@@ -147,7 +147,7 @@ class Asked(BaseEvent):
     provider: str
     model: str
     messages: int
-    tokens: int
+    tokens_estimated: int
     manifest: Manifest | None = None
     kind: Literal["asked"] = "asked"
 
@@ -175,7 +175,7 @@ class Replied(BaseEvent):
     finish_reason: str = "stop"
     model: str = ""
     response_id: str = ""
-    saved: float | None = 0.0
+    cost_saved: float | None = 0.0
     kind: Literal["replied"] = "replied"
 
 
@@ -230,8 +230,8 @@ class RunStarted(BaseEvent):
     messages: tuple[Message, ...]
     tokens: tuple[int, ...]
     repairs: tuple[str, ...] = ()
-    gauges: dict[str, tuple[TokenBudget, ...]] = field(default_factory=dict)
-    trace: str = ""
+    token_budgets: dict[str, tuple[TokenBudget, ...]] = field(default_factory=dict)
+    traceparent: str = ""
     kind: Literal["run_started"] = "run_started"
 
 
@@ -264,7 +264,7 @@ class Resumed(BaseEvent):
     """The run goes on, with these answers."""
 
     answers: dict[str, Any] = field(default_factory=dict)
-    trace: str = ""
+    traceparent: str = ""
     kind: Literal["resumed"] = "resumed"
 
 

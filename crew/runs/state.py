@@ -30,8 +30,8 @@ class AskModel:
     `failed` says why it is not asked any more, unless the run is resumed.
     """
 
-    again: Literal["", "empty", "output"] = ""
-    failed: str = ""
+    repeat_reason: Literal["", "empty", "output"] = ""
+    failure: str = ""
     kind: Literal["ask_model"] = "ask_model"
 
 
@@ -55,7 +55,7 @@ class CallTools:
     """The calls of the newest reply are run. `handoff` is the id of the call that hands the work over."""
 
     calls: tuple[OpenCall, ...]
-    handoff: str = ""
+    handoff_call_id: str = ""
     declined: tuple[str, ...] = ()
     kind: Literal["call_tools"] = "call_tools"
 
@@ -68,8 +68,8 @@ class RunBranches:
     """
 
     group: str
-    branches: tuple[str, ...]
-    failed: str = ""
+    branch_keys: tuple[str, ...]
+    failure: str = ""
     kind: Literal["run_branches"] = "run_branches"
 
 
@@ -82,11 +82,11 @@ class Compact:
     `again` is for that.
     """
 
-    parts: tuple[tuple[str, ...], ...]
-    texts: tuple[str, ...] = ()
+    spans: tuple[tuple[str, ...], ...]
+    summaries: tuple[str, ...] = ()
     strategy: str = ""
-    failed: str = ""
-    again: Literal["", "empty", "output"] = ""
+    failure: str = ""
+    repeat_reason: Literal["", "empty", "output"] = ""
     kind: Literal["compact"] = "compact"
 
 
@@ -135,13 +135,13 @@ class PendingSummary:
     can be shown again. `verbatim` did not get smaller when they were compressed.
     """
 
-    ids: tuple[str, ...] = ()
-    since: int = 0
-    says_something: bool = False
-    left: tuple[HistoryEntry, ...] = ()
-    asked: str = ""
-    newest: int = -1
-    verbatim: tuple[str, ...] = ()
+    message_ids: tuple[str, ...] = ()
+    evicted_since_attempt: int = 0
+    has_text: bool = False
+    evicted_since_request: tuple[HistoryEntry, ...] = ()
+    last_request_agent: str = ""
+    last_request_end: int = -1
+    incompressible_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,21 +177,21 @@ class RunState:
     next: Next = field(default_factory=AskModel)
     history: History = field(default_factory=History)
     transcript: Transcript = field(default_factory=Transcript)
-    forked_at: int = 0
+    inherited_messages: int = 0
     views: dict[str, View] = field(default_factory=dict)
-    backlog: PendingSummary = field(default_factory=PendingSummary)
-    gauges: dict[str, tuple[TokenBudget, ...]] = field(default_factory=dict)
+    pending_summary: PendingSummary = field(default_factory=PendingSummary)
+    token_budgets: dict[str, tuple[TokenBudget, ...]] = field(default_factory=dict)
     calibrations: dict[str, Calibration] = field(default_factory=dict)
-    known: int = 0
-    warned: tuple[str, ...] = ()
-    tally: RunCounters = field(default_factory=RunCounters)
+    billed_until: int = 0
+    warnings_sent: tuple[str, ...] = ()
+    counters: RunCounters = field(default_factory=RunCounters)
     sequence: int = 0
     active_seconds: float = 0.0
-    seen_at: float = 0.0
+    last_event_at: float = 0.0
     children: dict[str, RunState] = field(default_factory=dict)
     branches: tuple[Branch, ...] = ()
-    failed_at: Next | None = None
-    trace: str = ""
+    next_before_failure: Next | None = None
+    traceparent: str = ""
 
 
 def pending_pauses(state: RunState) -> tuple[Pause, ...]:
@@ -237,7 +237,7 @@ def is_blocked(state: RunState) -> bool:
         case CallTools(calls=calls):
             waiting = [open for open in calls if open.status != "done"]
             return bool(waiting) and all(_is_waiting(state, open) for open in waiting)
-        case RunBranches(branches=keys, failed=""):
+        case RunBranches(branch_keys=keys, failure=""):
             live = [state.children[key] for key in keys if not isinstance(state.children[key].next, Finished)]
             return bool(live) and all(is_blocked(child) for child in live)
         case _:
@@ -253,7 +253,7 @@ def _is_waiting(state: RunState, open: OpenCall) -> bool:
 
 def total_usage(state: RunState) -> Usage:
     """What this run and everything that it started have used."""
-    total = state.tally.usage
+    total = state.counters.usage
 
     for child in state.children.values():
         total = total + total_usage(child)
@@ -263,7 +263,7 @@ def total_usage(state: RunState) -> Usage:
 
 def total_counters(state: RunState) -> RunCounters:
     """What this run and everything that it started have counted."""
-    tally = state.tally
+    tally = state.counters
 
     for child in state.children.values():
         tally = merge_counters(tally, total_counters(child))

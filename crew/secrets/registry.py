@@ -129,7 +129,7 @@ MIN_KEY_LENGTH = 8
 class _Spellings(NamedTuple):
     """All spellings of a set of values, as they were when so many had been added; replaced whole, never changed."""
 
-    added: int = -1
+    revision: int = -1
     pattern: re.Pattern[str] | None = None
     spellings: tuple[str, ...] = ()
     longest: int = 0
@@ -142,7 +142,7 @@ class _Spellings(NamedTuple):
         pattern = re.compile("|".join(map(re.escape, longest_first))) if spellings else None
         return cls(added, pattern, tuple(sorted(spellings)), max(map(len, spellings), default=0))
 
-    def beginning(self, text: str, start: int) -> int:
+    def possible_start(self, text: str, start: int) -> int:
         """The first place from `start` on from which the text may go on to one of them, or to a longer one."""
         for place in range(max(start, len(text) - self.longest + 1), len(text)):
             rest = text[place:]
@@ -157,13 +157,13 @@ class _Spellings(NamedTuple):
 class SecretRegistry:
     """A set of values, and a way to take them out of texts. A `SecretStr` may stand wherever a text may."""
 
-    _added: ClassVar[int] = 0
+    _revision: ClassVar[int] = 0
     """How often a set that others may stand on was added to: while it stands, no pattern has to be made anew."""
 
     _lock: ClassVar[Lock] = Lock()
 
     def __init__(self, values: Iterable[Any] = (), *, below: SecretRegistry | None = None) -> None:
-        self._below = below
+        self._parent = below
         self._values = {_checked(value) for value in values}
         self._spelled = _Spellings()
 
@@ -174,52 +174,52 @@ class SecretRegistry:
         with SecretRegistry._lock:
             if text not in self._values:
                 self._values.add(text)
-                SecretRegistry._added += 1
+                SecretRegistry._revision += 1
 
     @property
-    def stamp(self) -> object:
+    def revision(self) -> object:
         """The same one as long as the values are the same."""
-        return self._newest().pattern
+        return self._current().pattern
 
     def __bool__(self) -> bool:
         # Asked with every event of every run, and mostly in vain.
         spelled = self._spelled
-        return (spelled if spelled.added == SecretRegistry._added else self._newest()).pattern is not None
+        return (spelled if spelled.revision == SecretRegistry._revision else self._current()).pattern is not None
 
     def __call__(self, text: str) -> str:
         """The text without them."""
-        pattern = self._newest().pattern
+        pattern = self._current().pattern
         return text if pattern is None else pattern.sub(REPLACEMENT, text)
 
     def split(self, text: str) -> tuple[str, str]:
         """The text without them, as far as what follows can't change that; and its end, as it is."""
-        spelled = self._newest()
+        spelled = self._current()
 
         if spelled.pattern is None:
             return text, ""
 
-        end = spelled.beginning(text, 0)
+        end = spelled.possible_start(text, 0)
 
         for found in spelled.pattern.finditer(text):
             if found.start() < end < found.end():
-                end = spelled.beginning(text, found.end())
+                end = spelled.possible_start(text, found.end())
 
         return spelled.pattern.sub(REPLACEMENT, text[:end]), text[end:]
 
-    def with_those_in(self, holder: Any) -> SecretRegistry:
+    def with_secrets_of(self, holder: Any) -> SecretRegistry:
         """These, and every `SecretStr` that this object holds, in fields and items and in what those hold."""
         found = [text for text in find_secrets(holder) if len(text.strip()) >= MIN_LENGTH]
         return SecretRegistry(found, below=self) if found else self
 
     def _all(self) -> set[str]:
-        return self._values | (self._below._all() if self._below is not None else set())
+        return self._values | (self._parent._all() if self._parent is not None else set())
 
-    def _newest(self) -> _Spellings:
+    def _current(self) -> _Spellings:
         spelled = self._spelled
 
-        if spelled.added != SecretRegistry._added:
+        if spelled.revision != SecretRegistry._revision:
             with SecretRegistry._lock:
-                added, values = SecretRegistry._added, self._all()
+                added, values = SecretRegistry._revision, self._all()
 
             # Others go on with their own, or make the same: what is half made is seen by nobody.
             spelled = self._spelled = _Spellings.of(added, values)

@@ -31,7 +31,7 @@ class Scrubber(Protocol):
     """
 
     @property
-    def stamp(self) -> object: ...
+    def revision(self) -> object: ...
 
     def __bool__(self) -> bool: ...
 
@@ -42,7 +42,7 @@ class Scrubber(Protocol):
 
 def scrub_value(scrub: Scrubber | None, value: Value) -> Value:
     """The value with every text in it scrubbed; the same object where there was nothing to scrub."""
-    return _ValueScrubber(scrub).through(value) if scrub else value
+    return _ValueScrubber(scrub).scrub(value) if scrub else value
 
 
 class _ValueScrubber:
@@ -51,10 +51,10 @@ class _ValueScrubber:
     __slots__ = ("_depth", "_met", "_scrub", "_stamp")
 
     def __init__(self, scrub: Scrubber) -> None:
-        self._scrub, self._stamp, self._depth = scrub, scrub.stamp, 0
+        self._scrub, self._stamp, self._depth = scrub, scrub.revision, 0
         self._met: dict[int, tuple[Any, Any]] = {}
 
-    def through(self, value: Any) -> Any:
+    def scrub(self, value: Any) -> Any:
         """The value with every text in it scrubbed."""
         if type(value) in _ATOMIC_TYPES:
             return value
@@ -79,44 +79,44 @@ class _ValueScrubber:
         self._depth += 1
 
         try:
-            new = self._inside(value)
+            new = self._scrub_container(value)
         finally:
             self._depth -= 1
 
         self._met[id(value)] = (value, new)
         return new
 
-    def _inside(self, value: Any) -> Any:
+    def _scrub_container(self, value: Any) -> Any:
         if is_dataclass(value) and not isinstance(value, type):
-            return self._dataclass(value)
+            return self._scrub_dataclass(value)
 
         if isinstance(value, dict):
             pairs = list(value.items())
-            walked = [(self.through(key), self.through(held)) for key, held in pairs]
+            walked = [(self.scrub(key), self.scrub(held)) for key, held in pairs]
             same = all(new[0] is old[0] and new[1] is old[1] for new, old in zip(walked, pairs, strict=True))
             return value if same else dict(walked)
 
         for kind in _SEQUENCE_TYPES:
             if isinstance(value, kind):
                 items = list(value)
-                new = list(map(self._once if kind is Transcript else self.through, items))
+                new = list(map(self._scrub_message if kind is Transcript else self.scrub, items))
                 return value if all(map(is_, new, items)) else kind(new)
 
-        return self._words(value)
+        return self._scrub_foreign(value)
 
-    def _once(self, message: Message) -> Any:
+    def _scrub_message(self, message: Message) -> Any:
         """A transcript may be long, and its messages never change: each is looked through once."""
-        slot = message.rendered()
+        slot = message.cache()
 
         if slot.get("scrubbed") is self._stamp:
             return message
 
-        if (new := self.through(message)) is message:
+        if (new := self.scrub(message)) is message:
             slot["scrubbed"] = self._stamp
 
         return new
 
-    def _dataclass(self, value: Any) -> Any:
+    def _scrub_dataclass(self, value: Any) -> Any:
         kind: Any = type(value)
         changed = {}
 
@@ -124,7 +124,7 @@ class _ValueScrubber:
             for name in _scrubbed_fields(kind):
                 held = getattr(value, name)
 
-                if (new := self.through(held)) is not held:
+                if (new := self.scrub(held)) is not held:
                     changed[name] = new
 
             if changed and isinstance(value, ProviderData):
@@ -134,7 +134,7 @@ class _ValueScrubber:
         except Exception:  # the tool boundary: what a tool tells of may refuse to be looked at, or to be made anew
             return self._scrub(next(iter(_representations(value)), TOO_DEEP_TEXT))
 
-    def _words(self, value: Any) -> Any:
+    def _scrub_foreign(self, value: Any) -> Any:
         """A foreign thing as it is, unless it shows what must not be seen: then what it shows, without that."""
         for words in _representations(value):
             if (changed := self._scrub(words)) != words:

@@ -36,7 +36,7 @@ class BilledRequest:
     cached_tokens: int
     written_tokens: int
     output_tokens: int
-    broke: bool
+    prefix_broken: bool
 
     def cost(self, prices: Prices) -> float:
         """In dollars."""
@@ -82,7 +82,7 @@ class PromptCacheBilling:
             cached_tokens=cached,
             written_tokens=written,
             output_tokens=output,
-            broke=broke,
+            prefix_broken=broke,
         )
 
 

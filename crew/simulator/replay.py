@@ -37,7 +37,7 @@ class Replay:
     """One conversation under one plan. `summarize` stands in for the model that would write summaries."""
 
     plan: Plan
-    sent: OnRequest
+    on_request: OnRequest
     summarize: Callable[[Sequence[Message]], str]
     parameters: RequestParameters = field(default_factory=RequestParameters)
     _events: int = 0
@@ -52,13 +52,13 @@ class Replay:
             agent=recording.agents[0],
             limits=NO_LIMITS,
             parameters=self.parameters,
-            gauges=TokenMeter(plan=self.plan).gauges,
+            token_budgets=TokenMeter(plan=self.plan).token_budgets,
         )
-        self._through(state, recording)
+        self._replay(state, recording)
 
     # ------------------------------------------------------------------------------------------ the steps
 
-    def _through(self, state: RunState, recording: Recording) -> None:
+    def _replay(self, state: RunState, recording: Recording) -> None:
         messages, index = recording.messages, 0
         incoming: list[Message] = []
 
@@ -67,24 +67,26 @@ class Replay:
 
             if isinstance(message, AssistantMessage):
                 if incoming:
-                    state = self._begin(
+                    state = self._start_turn(
                         state, [*incoming, UserMessage(MISSING_RESULT, origin="marker", id="opening")], message
                     )
                     incoming = []
 
                 state, index = self._reply(state, recording, index)
             elif isinstance(message, UserMessage):
-                state = self._begin(state, [*incoming, message], _next_reply(messages, index))
+                state = self._start_turn(state, [*incoming, message], _next_reply(messages, index))
                 incoming, index = [], index + 1
             else:
                 incoming.extend([message] if isinstance(message, SystemMessage) else [])
                 index += 1
 
-    def _begin(self, state: RunState, messages: list[Message], then: AssistantMessage | None) -> RunState:
+    def _start_turn(self, state: RunState, messages: list[Message], then: AssistantMessage | None) -> RunState:
         """A user's input: a run of its own, on the history as it stands."""
-        draft = self._draft(state, RunStarted(messages=(), tokens=()))
+        draft = self._step(state, RunStarted(messages=(), tokens=()))
         draft.set(agent=_agent_name(then) if then else state.agent)
-        draft.begin(tuple(messages), tuple(count_message_tokens(message, ESTIMATOR, keep=True) for message in messages))
+        draft.append_input(
+            tuple(messages), tuple(count_message_tokens(message, ESTIMATOR, keep=True) for message in messages)
+        )
 
         if then is not None:
             ask_model_next(draft)
@@ -95,41 +97,41 @@ class Replay:
         """A recorded reply: what its request would have been, and what follows from it."""
         message = recording.messages[index]
         assert isinstance(message, AssistantMessage)
-        state = self._compacted(state)
+        state = self._with_summaries(state)
         request = build_request(self._run(state), state, ScriptedProvider(""))
         reply = ModelReply(text=message.text, calls=message.calls)
-        self.sent(request, reply, state.history.goal)
+        self.on_request(request, reply, state.history.goal)
         event = Replied(
             message=message,
             usage=estimated_usage(request, reply),
             tokens=count_message_tokens(message, ESTIMATOR, keep=True),
         )
-        draft = self._draft(state, event)
+        draft = self._step(state, event)
         tokens = learn_from_bill(draft, event)
         after = recording.messages[index + 1 :]
 
         if message.calls:
-            used = self._called(draft, message, tokens, recording, after)
+            used = self._on_calls(draft, message, tokens, recording, after)
         else:
-            used = self._said(draft, message, tokens, recording, after)
+            used = self._on_text(draft, message, tokens, recording, after)
 
         return draft.state, index + 1 + used
 
-    def _said(
+    def _on_text(
         self, draft: Step, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
     ) -> int:
         """Plain words: the end of a run, or the framework says what comes next."""
         following = [*_framework_messages(after)]
 
         if not following:
-            draft.conclude(message, tokens)
+            draft.append_final(message, tokens)
             return 0
 
         draft.append(message, tokens)
-        self._go_on(draft, following, recording, after[len(following) :])
+        self._continue(draft, following, recording, after[len(following) :])
         return len(following)
 
-    def _called(
+    def _on_calls(
         self, draft: Step, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
     ) -> int:
         """Calls: answered with what was recorded."""
@@ -144,7 +146,7 @@ class Replay:
 
         for open, call in zip(now.calls, message.calls, strict=False):
             for branch in _branches(recording, [call.id], self._used):
-                self._through(
+                self._replay(
                     replace(self._child(draft.state, branch), history=type(draft.state.history)()),
                     _branch_recording(branch),
                 )
@@ -157,10 +159,10 @@ class Replay:
         answers, counted = collect_results(now)
         recorded = after[0] if used else answers
         draft.append(replace(answers, id=recorded.id, time=recorded.time), counted)
-        self._go_on(draft, following, recording, rest)
+        self._continue(draft, following, recording, rest)
         return used + len(following)
 
-    def _go_on(
+    def _continue(
         self, draft: Step, following: Sequence[UserMessage], recording: Recording, rest: Sequence[Message]
     ) -> None:
         for said in following:
@@ -185,12 +187,12 @@ class Replay:
         state = self._child(parent, branch)
 
         if isinstance(first, UserMessage) and first.origin == "branch":
-            draft = self._draft(state, BaseEvent())
+            draft = self._step(state, BaseEvent())
             draft.append(first)
             ask_model_next(draft)
             state, recording = draft.state, replace(recording, messages=recording.messages[1:])
 
-        self._through(state, recording)
+        self._replay(state, recording)
 
     def _child(self, parent: RunState, branch: Branch) -> RunState:
         return replace(
@@ -198,13 +200,13 @@ class Replay:
             run_id=branch.run_id,
             agent=branch.agent,
             views={},
-            forked_at=len(parent.transcript),
-            backlog=type(parent.backlog)(),
+            inherited_messages=len(parent.transcript),
+            pending_summary=type(parent.pending_summary)(),
         )
 
     # ------------------------------------------------------------------------------------------ summaries
 
-    def _compacted(self, state: RunState) -> RunState:
+    def _with_summaries(self, state: RunState) -> RunState:
         """Summaries that come before this request, written by the stand-in."""
         while isinstance(state.next, Compact):
             question = build_summary_request(self._run(state), state, state.next)
@@ -213,20 +215,20 @@ class Replay:
 
             if question.request is not None:
                 usage = estimated_usage(question.request, reply)
-                self.sent(question.request, reply, "")
+                self.on_request(question.request, reply, "")
 
-            draft = self._draft(state, Summarised(covers=question.covers, text=text, usage=usage))
+            draft = self._step(state, Summarised(covers=question.covers, text=text, usage=usage))
             on_summarised(draft, draft.event)  # type: ignore[arg-type]
             state = draft.state
 
-            if isinstance(state.next, Compact) and state.next.failed:
+            if isinstance(state.next, Compact) and state.next.failure:
                 break
 
         return state
 
     # ------------------------------------------------------------------------------------------ the stage
 
-    def _draft(self, state: RunState, event: BaseEvent) -> Step:
+    def _step(self, state: RunState, event: BaseEvent) -> Step:
         self._events += 1
         return Step(self.plan, state, replace(event, run_id=state.run_id, sequence=self._events))  # type: ignore[arg-type]
 
@@ -237,7 +239,7 @@ class Replay:
             state=state,
             store=MemoryStore(),
             clock=lambda: 0.0,
-            publish=lambda event: None,
+            observers=lambda event: None,
             provider_for=lambda agent: provider,
             resolve=lambda model: provider,
         )

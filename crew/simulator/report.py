@@ -118,7 +118,7 @@ class Row:
     @property
     def prefix_breaks(self) -> int:
         """How many requests do not begin with all of the agent's request before."""
-        return sum(bill.broke for bill in self.billed)
+        return sum(bill.prefix_broken for bill in self.billed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

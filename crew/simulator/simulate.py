@@ -100,13 +100,13 @@ def _simulate_policy(
     def sent(request: ModelRequest, reply: ModelReply, goal: str) -> None:
         output = estimate_tokens(reply.text) + sum(estimate_tokens(call.arguments) + 4 for call in reply.calls)
         kit = plan.toolkits[request.agent]
-        bills.append(till.bill(request, kit.tokens, output))
+        bills.append(till.bill(request, kit.overhead_tokens, output))
         requests.append(request)
 
         if request.purpose == "reply":
             goals.append(any(message.id == goal for message in request.messages))
 
-    replay = Replay(plan=plan, sent=sent, summarize=extract_summary, parameters=parameters or RequestParameters())
+    replay = Replay(plan=plan, on_request=sent, summarize=extract_summary, parameters=parameters or RequestParameters())
     replay.run(recording)
     last = next((request for request in reversed(requests) if request.purpose == "reply"), None)
     shown = to_plain_text(last.messages) if last is not None else ""
@@ -126,7 +126,7 @@ def _simulate_policy(
 def _plan(spec: PolicySpec, recording: Recording, crew: Crew | Agent | None, fixed_tokens: int) -> Plan:
     given = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew or _crew_from_recording(recording)
 
-    if missing := [name for name in recording.agents if name not in given.members]:
+    if missing := [name for name in recording.agents if name not in given.agents_by_name]:
         raise DefinitionError("simulate", f"the transcript has replies of {missing!r}, who are not in the crew")
 
     shared, views = split_stages(resolve_policy(spec))
@@ -140,7 +140,7 @@ def _plan(spec: PolicySpec, recording: Recording, crew: Crew | Agent | None, fix
     kits = {name: replace(kit, handoffs={}, agents={}) for name, kit in plan.toolkits.items()}
 
     if crew is None:
-        kits = {name: replace(kit, specs=(), tokens=fixed_tokens) for name, kit in kits.items()}
+        kits = {name: replace(kit, specs=(), overhead_tokens=fixed_tokens) for name, kit in kits.items()}
 
     return replace(plan, toolkits=kits)
 

@@ -36,14 +36,16 @@ def decode_state(data: bytes, before: Sequence[Message] = ()) -> RunState:
 
 def _without_inherited(state: RunState, since: int) -> RunState:
     """Each message once: a branch goes on from its parent's transcript, so that only its own part is encoded."""
-    children = {key: _without_inherited(child, child.forked_at) for key, child in state.children.items()}
+    children = {key: _without_inherited(child, child.inherited_messages) for key, child in state.children.items()}
     transcript = Transcript(state.transcript[since:]) if since else state.transcript
     return replace(state, transcript=transcript, children=children)
 
 
 def _with_inherited(state: RunState, before: Sequence[Message]) -> RunState:
     transcript = Transcript([*before, *state.transcript]) if before else state.transcript
-    children = {key: _with_inherited(child, transcript[: child.forked_at]) for key, child in state.children.items()}
+    children = {
+        key: _with_inherited(child, transcript[: child.inherited_messages]) for key, child in state.children.items()
+    }
     return replace(state, transcript=transcript, children=children)
 
 

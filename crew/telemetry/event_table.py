@@ -120,7 +120,7 @@ LINES: dict[type[Any], tuple[str, Callable[[Any], LogFields]]] = {
     AgentStarted: ("agent.started", lambda e: {}),
     Asked: (
         "model.asked",
-        lambda e: {"provider": e.provider, "model": e.model, "messages": e.messages, "tokens": e.tokens},
+        lambda e: {"provider": e.provider, "model": e.model, "messages": e.messages, "tokens": e.tokens_estimated},
     ),
     Replied: ("model.replied", _reply_fields),
     Retried: (
@@ -161,7 +161,7 @@ LINES: dict[type[Any], tuple[str, Callable[[Any], LogFields]]] = {
     Compacted: ("history.compacted", _compaction_fields),
     CompactionFailed: (
         "history.compaction_failed",
-        lambda e: {"cause": e.cause, "reason": e.reason, "waiting": e.waiting},
+        lambda e: {"cause": e.cause, "reason": e.reason, "waiting": e.pending_messages},
     ),
     HistoryRepaired: ("history.repaired", lambda e: {"changes": list(e.changes), "where": e.where}),
     LimitReached: ("limit.reached", lambda e: {"limit": e.limit, "value": e.value}),

@@ -81,14 +81,14 @@ class Telemetry:
 
     async def flush(self, seconds: float = FLUSH_SECONDS) -> None:
         """Send what waits to be sent; what is not through in time is left to the exporter, with one warning."""
-        await self._at_once("force_flush", "was not flushed", seconds, int(seconds * 1000))
+        await self._on_both_providers("force_flush", "was not flushed", seconds, int(seconds * 1000))
 
     async def shutdown(self, seconds: float = FLUSH_SECONDS) -> None:
         """Flush, and end the exporters' threads. For providers that `configure` made; an application ends its own."""
         await self.flush(seconds)
-        await self._at_once("shutdown", "did not shut down", seconds)
+        await self._on_both_providers("shutdown", "did not shut down", seconds)
 
-    async def _at_once(self, method: str, failure: str, seconds: float, *arguments: int) -> None:
+    async def _on_both_providers(self, method: str, failure: str, seconds: float, *arguments: int) -> None:
         """Have both providers do this at the same time, so that the bound holds for both together."""
 
         async def have(work: Callable[..., Any]) -> None:
@@ -131,7 +131,7 @@ class ExecutorTelemetry:
         self._figures = MetricTotals()
         self._recorder = MetricRecorder(self._figures, None)
         self._secrets = SecretRegistry(secrets, below=PROCESS_SECRETS)
-        of_agents = [model for agent in crew.members.values() for model in (agent.model, agent.backup)]
+        of_agents = [model for agent in crew.agents_by_name.values() for model in (agent.model, agent.backup)]
         self._models = {id(model): model for model in (*of_agents, *models) if not isinstance(model, str | None)}
         self._keys: tuple[dict[str, str], int] = ({}, 0)
         self.hold_keys()
@@ -145,7 +145,7 @@ class ExecutorTelemetry:
 
     def scrub_for(self, deps: Any) -> SecretRegistry:
         """The same for a run with these dependencies; from here on also for what this task logs."""
-        secrets = self.scrub.with_those_in(deps)
+        secrets = self.scrub.with_secrets_of(deps)
         CURRENT_SECRETS.set(secrets)
         return secrets
 
@@ -170,24 +170,24 @@ class ExecutorTelemetry:
             if given := getattr(model, "secrets", ()):
                 register_keys(given)
 
-    def watch(self, state: RunState, *, resumes: bool) -> RunTelemetry:
+    def start_run(self, state: RunState, *, resumes: bool) -> RunTelemetry:
         """Begin to watch a run; whatever fails here costs the run nothing but its trace."""
         telemetry = self._telemetry()
-        pen = self._pen(telemetry, state, resumes=resumes)
-        spans = None if pen is None else self._spans(telemetry, state, pen, resumes=resumes)
+        pen = self._span_writer(telemetry, state, resumes=resumes)
+        spans = None if pen is None else self._span_builder(telemetry, state, pen, resumes=resumes)
         trace = "" if pen is None or spans is None else pen.traceparent
         ids = {"run_id": state.run_id} | ({"trace_id": trace[3:35]} if trace else {})
         lines = bind_logger(**ids) if has_listeners() else None
-        measures = RunMetrics(self._recording(telemetry), self._crew.name, state, self._bound, resumes=resumes)
+        measures = RunMetrics(self._metric_recorder(telemetry), self._crew.name, state, self._bound, resumes=resumes)
         return RunTelemetry(
             state.run_id, trace, pen=pen, spans=spans, lines=lines, measures=measures, before_asking=self._hold_new_keys
         )
 
     def metrics(self) -> dict[str, MetricValue]:
         """What was measured so far, by the metric's name."""
-        return self._figures.read()
+        return self._figures.values()
 
-    def _recording(self, telemetry: Telemetry) -> MetricRecorder:
+    def _metric_recorder(self, telemetry: Telemetry) -> MetricRecorder:
         try:
             instruments = telemetry.instruments()
         except Exception as error:  # the observer boundary: a meter provider may be anybody's code
@@ -199,20 +199,20 @@ class ExecutorTelemetry:
 
         return self._recorder
 
-    def _pen(self, telemetry: Telemetry, state: RunState, *, resumes: bool) -> OTelSpanWriter | None:
+    def _span_writer(self, telemetry: Telemetry, state: RunState, *, resumes: bool) -> OTelSpanWriter | None:
         """What writes the run's spans, their root begun; None where nobody wants them."""
         try:
             tracer = telemetry.tracer()
 
             if tracer is not None:
                 began = self._clock()
-                return OTelSpanWriter(tracer, self._root(tracer, state, began, resumes=resumes), began)
+                return OTelSpanWriter(tracer, self._root_span(tracer, state, began, resumes=resumes), began)
         except Exception as error:  # the observer boundary: a tracer provider may be anybody's code
             log.warning("run %s is not traced: %s", state.run_id, redact(describe(error)))
 
         return None
 
-    def _spans(
+    def _span_builder(
         self, telemetry: Telemetry, state: RunState, pen: OTelSpanWriter, *, resumes: bool
     ) -> SpanBuilder | None:
         try:
@@ -223,14 +223,14 @@ class ExecutorTelemetry:
 
         return None
 
-    def _root(self, tracer: Any, state: RunState, began: float, *, resumes: bool) -> Any:
+    def _root_span(self, tracer: Any, state: RunState, began: float, *, resumes: bool) -> Any:
         told = {
             names.OPERATION: names.INVOKE_WORKFLOW,
             names.WORKFLOW_NAME: self._crew.name,
             names.CONVERSATION_ID: state.conversation_id,
             names.RUN_ID: state.run_id,
         }
-        links = _link_to_paused_run(state.trace) if resumes and state.trace else ()
+        links = _link_to_paused_run(state.traceparent) if resumes and state.traceparent else ()
         name = f"{names.INVOKE_WORKFLOW} {self._crew.name}"
         return tracer.start_span(name, attributes=told, links=links, start_time=to_nanoseconds(began))
 

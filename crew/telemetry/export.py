@@ -47,15 +47,15 @@ class ExportGuard:
     ) -> None:
         self._export, self._results, self._clock = export, results, clock
         self._signal, self._address = signal, address
-        self._lost, self._failing, self._rests_until = 0, False, clock()
+        self._dropped, self._failing, self._paused_until = 0, False, clock()
 
     def __call__(self, batch: Any, **options: Any) -> Any:
         """Send a batch."""
         size = len(batch) if self._signal == "traces" else 1
         began = self._clock()
 
-        if began < self._rests_until:
-            self._lost += size
+        if began < self._paused_until:
+            self._dropped += size
             return self._results.FAILURE
 
         result, words = self._try(batch, options)
@@ -65,7 +65,7 @@ class ExportGuard:
             return result
 
         ended = self._clock()
-        self._rests_until = ended + PAUSE_SECONDS if ended - began >= SLOW_SECONDS else ended
+        self._paused_until = ended + PAUSE_SECONDS if ended - began >= SLOW_SECONDS else ended
         self._fail(size, words)
         return result
 
@@ -83,7 +83,7 @@ class ExportGuard:
         return result, heard[0] if heard else ""
 
     def _fail(self, size: int, words: str) -> None:
-        self._lost += size
+        self._dropped += size
 
         if self._failing:
             return
@@ -91,9 +91,9 @@ class ExportGuard:
         self._failing = True
         status, reason = _read(words)
         where = f"{self._signal} can't be exported to {self._address} ({reason})"
-        warn(redact(f"{where}; {SIGNAL_UNITS[self._signal]} lost so far: {self._lost}. {self._remedy(status)}"))
+        warn(redact(f"{where}; {SIGNAL_UNITS[self._signal]} lost so far: {self._dropped}. {self._hint(status)}"))
 
-    def _remedy(self, status: int | None) -> str:
+    def _hint(self, status: int | None) -> str:
         if status == 404:
             return NO_METRICS_HINT if self._signal == "metrics" else NOT_FOUND_HINT
 
@@ -102,9 +102,9 @@ class ExportGuard:
     def _recover(self) -> None:
         if self._failing:
             unit, address = SIGNAL_UNITS[self._signal], redact(self._address)
-            log.warning("%s get through to %s again; %s lost meanwhile: %d", self._signal, address, unit, self._lost)
+            log.warning("%s get through to %s again; %s lost meanwhile: %d", self._signal, address, unit, self._dropped)
 
-        self._failing, self._lost = False, 0
+        self._failing, self._dropped = False, 0
 
 
 def guard_exporter(exporter: Any, results: Any, signal: Signal, address: str) -> Any:

@@ -29,9 +29,9 @@ class MetricValue:
     unit: str
     count: int
     total: float
-    least: float
-    most: float
-    by: Mapping[Labels, MetricValue] = field(default_factory=dict, repr=False)
+    minimum: float
+    maximum: float
+    by_labels: Mapping[Labels, MetricValue] = field(default_factory=dict, repr=False)
 
     @property
     def mean(self) -> float:
@@ -65,7 +65,7 @@ class MetricTotals:
     def __init__(self) -> None:
         self._series: dict[tuple[str, Labels], MetricSeries] = {}
 
-    def of(self, name: str, labels: Labels) -> MetricSeries:
+    def series(self, name: str, labels: Labels) -> MetricSeries:
         """Where the measurements of this kind are added up."""
         key = (name, labels)
 
@@ -74,14 +74,14 @@ class MetricTotals:
 
         return self._series.setdefault(key, MetricSeries())
 
-    def read(self) -> dict[str, MetricValue]:
+    def values(self) -> dict[str, MetricValue]:
         """Every metric that there is, with what it came to so far."""
         found: dict[str, dict[Labels, MetricValue]] = {name: {} for name in METRICS}
 
         for (name, labels), of in list(self._series.items()):
             if of.count:
                 unit = METRICS[name].unit
-                figure = MetricValue(unit=unit, count=of.count, total=of.total, least=of.least, most=of.most)
+                figure = MetricValue(unit=unit, count=of.count, total=of.total, minimum=of.least, maximum=of.most)
                 found[name][labels] = figure
 
         return {name: _combine(METRICS[name].unit, parts) for name, parts in found.items()}
@@ -93,9 +93,9 @@ def _combine(unit: str, parts: dict[Labels, MetricValue]) -> MetricValue:
         unit=unit,
         count=sum(f.count for f in all_),
         total=sum(f.total for f in all_),
-        least=min((f.least for f in all_), default=0.0),
-        most=max((f.most for f in all_), default=0.0),
-        by=parts,
+        minimum=min((f.minimum for f in all_), default=0.0),
+        maximum=max((f.maximum for f in all_), default=0.0),
+        by_labels=parts,
     )
 
 
@@ -120,10 +120,10 @@ class OTelInstruments:
         self._waiting: deque[tuple[RecordMeasurement, float, dict[str, str]]] = deque()
         # Not an empty one, in whose place the current one is taken: that may be another run's by then.
         self._context = Context({"crew": True})
-        self._said = False
+        self._warned = False
 
         for name, metric in METRICS.items():
-            facts = {"unit": metric.unit, "description": metric.meaning}
+            facts = {"unit": metric.unit, "description": metric.description}
 
             match metric.kind:
                 case "counter":
@@ -137,7 +137,7 @@ class OTelInstruments:
 
         meter.create_observable_gauge("crew.telemetry.reading", callbacks=[self._read])
 
-    def way(self, name: str, attributes: dict[str, str]) -> Callable[[float], None]:
+    def adder(self, name: str, attributes: dict[str, str]) -> Callable[[float], None]:
         """What takes the measurements of this metric under these attributes."""
         waiting, tell = self._waiting, self._tell[name]
 
@@ -145,11 +145,11 @@ class OTelInstruments:
             waiting.append((tell, value, attributes))
 
             if len(waiting) >= MAX_QUEUED:
-                self.settle()
+                self.flush()
 
         return take
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Tell what waits."""
         waiting, context = self._waiting, self._context
 
@@ -162,16 +162,16 @@ class OTelInstruments:
             try:
                 tell(value, attributes, context)
             except Exception as error:  # the observer boundary: a meter may be anybody's code
-                self._complain(error)
+                self._warn_once(error)
 
-    def _complain(self, error: Exception) -> None:
-        if not self._said:
-            self._said = True
+    def _warn_once(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
             log.warning("a meter failed, and some measurements are lost: %s", describe(error))
 
     def _read(self, options: Any) -> tuple[()]:
         """Called before metrics are read; it has nothing to show of its own."""
-        self.settle()
+        self.flush()
         return ()
 
 
@@ -184,10 +184,10 @@ class ModelCallMetrics(NamedTuple):
     """What is measured of the calls of one agent to one model: looked up once a call, not once a measurement."""
 
     labels: Labels
-    seconds: AddValue
-    read: AddValue
-    written: AddValue
-    cost: AddValue
+    add_duration: AddValue
+    add_input_tokens: AddValue
+    add_output_tokens: AddValue
+    add_cost: AddValue
 
 
 class MetricRecorder:
@@ -196,21 +196,21 @@ class MetricRecorder:
     def __init__(self, figures: MetricTotals, instruments: OTelInstruments | None) -> None:
         self.instruments = instruments
         self._figures = figures
-        self._ways: dict[tuple[str, Labels], AddValue] = {}
+        self._adders: dict[tuple[str, Labels], AddValue] = {}
         self._calls: dict[tuple[str, str, str], ModelCallMetrics] = {}
 
     def __call__(self, name: str, value: float, labels: Labels) -> None:
-        self.way(name, labels)(value)
+        self.adder(name, labels)(value)
 
-    def way(self, name: str, labels: Labels) -> AddValue:
+    def adder(self, name: str, labels: Labels) -> AddValue:
         """What takes the measurements of this metric under these labels."""
-        way = self._ways.get((name, labels))
+        way = self._adders.get((name, labels))
 
         if way is None:
-            if len(self._ways) >= MAX_CACHED:
-                self._ways.clear()
+            if len(self._adders) >= MAX_CACHED:
+                self._adders.clear()
 
-            way = self._ways[name, labels] = self._made(name, labels)
+            way = self._adders[name, labels] = self._create_adder(name, labels)
 
         return way
 
@@ -222,28 +222,28 @@ class MetricRecorder:
             if len(self._calls) >= MAX_CACHED:
                 self._calls.clear()
 
-            known = self._calls[provider, model, agent] = self._calls_of(provider, model, agent)
+            known = self._calls[provider, model, agent] = self._model_call_metrics(provider, model, agent)
 
         return known
 
-    def _calls_of(self, provider: str, model: str, agent: str) -> ModelCallMetrics:
+    def _model_call_metrics(self, provider: str, model: str, agent: str) -> ModelCallMetrics:
         said = ((names.PROVIDER, provider), (names.REQUEST_MODEL, model), (names.AGENT_NAME, agent))
         labels = ((names.OPERATION, names.CHAT), *(label for label in said if label[1]))
         return ModelCallMetrics(
             labels,
-            self.way(names.CLIENT_DURATION, labels),
-            self.way(names.TOKEN_USAGE, (*labels, (names.TOKEN_TYPE, "input"))),
-            self.way(names.TOKEN_USAGE, (*labels, (names.TOKEN_TYPE, "output"))),
-            self.way(names.COST_USD, labels),
+            self.adder(names.CLIENT_DURATION, labels),
+            self.adder(names.TOKEN_USAGE, (*labels, (names.TOKEN_TYPE, "input"))),
+            self.adder(names.TOKEN_USAGE, (*labels, (names.TOKEN_TYPE, "output"))),
+            self.adder(names.COST_USD, labels),
         )
 
-    def _made(self, name: str, labels: Labels) -> AddValue:
-        add = self._figures.of(name, labels).add
+    def _create_adder(self, name: str, labels: Labels) -> AddValue:
+        add = self._figures.series(name, labels).add
 
         if self.instruments is None:
             return add
 
-        tell = self.instruments.way(name, {key: redact(held) for key, held in labels})
+        tell = self.instruments.adder(name, {key: redact(held) for key, held in labels})
 
         def both(value: float) -> None:
             add(value)
@@ -251,7 +251,7 @@ class MetricRecorder:
 
         return both
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Nothing waits any more."""
         if self.instruments is not None:
-            self.instruments.settle()
+            self.instruments.flush()

@@ -190,7 +190,7 @@ class Metric:
 
     kind: Literal["counter", "histogram", "updown"]
     unit: str
-    meaning: str
+    description: str
     buckets: tuple[float, ...] = ()
 
 
@@ -216,40 +216,40 @@ RETRIES = "crew.retries"
 RUNS_ACTIVE = "crew.runs.active"
 
 METRICS: dict[str, Metric] = {
-    CLIENT_DURATION: Metric(kind="histogram", unit="s", meaning="One model call.", buckets=_SECONDS),
-    TOKEN_USAGE: Metric(kind="histogram", unit="{token}", meaning="Tokens of one model call.", buckets=_TOKENS),
+    CLIENT_DURATION: Metric(kind="histogram", unit="s", description="One model call.", buckets=_SECONDS),
+    TOKEN_USAGE: Metric(kind="histogram", unit="{token}", description="Tokens of one model call.", buckets=_TOKENS),
     TIME_TO_FIRST_CHUNK: Metric(
-        kind="histogram", unit="s", meaning="Until the first piece of a stream.", buckets=_SECONDS
+        kind="histogram", unit="s", description="Until the first piece of a stream.", buckets=_SECONDS
     ),
-    TOOL_DURATION: Metric(kind="histogram", unit="s", meaning="One call of a tool.", buckets=_SECONDS),
-    AGENT_DURATION: Metric(kind="histogram", unit="s", meaning="An agent's time with the work.", buckets=_SECONDS),
-    WORKFLOW_DURATION: Metric(kind="histogram", unit="s", meaning="One run.", buckets=_SECONDS),
-    MESSAGES_PRUNED: Metric(kind="counter", unit="{message}", meaning="Messages that left a history."),
+    TOOL_DURATION: Metric(kind="histogram", unit="s", description="One call of a tool.", buckets=_SECONDS),
+    AGENT_DURATION: Metric(kind="histogram", unit="s", description="An agent's time with the work.", buckets=_SECONDS),
+    WORKFLOW_DURATION: Metric(kind="histogram", unit="s", description="One run.", buckets=_SECONDS),
+    MESSAGES_PRUNED: Metric(kind="counter", unit="{message}", description="Messages that left a history."),
     HISTORY_SIZE: Metric(
         kind="histogram",
         unit="{message}",
-        meaning="Messages in the history before and after a pruning.",
+        description="Messages in the history before and after a pruning.",
         buckets=_SIZES,
     ),
     HISTORY_UTILISATION: Metric(
         kind="histogram",
         unit="1",
-        meaning="Messages in a run's largest request, as a part of the bound.",
+        description="Messages in a run's largest request, as a part of the bound.",
         buckets=_RATIOS,
     ),
     LIMIT_UTILISATION: Metric(
-        kind="histogram", unit="1", meaning="How much of a limit a run had used when it ended.", buckets=_RATIOS
+        kind="histogram", unit="1", description="How much of a limit a run had used when it ended.", buckets=_RATIOS
     ),
     CACHE_READ_RATIO: Metric(
         kind="histogram",
         unit="1",
-        meaning="Of all tokens that a run read, the part that came from a cache.",
+        description="Of all tokens that a run read, the part that came from a cache.",
         buckets=_RATIOS,
     ),
-    COST_USD: Metric(kind="counter", unit="{USD}", meaning="Money, where prices are known."),
-    TOOL_ERRORS: Metric(kind="counter", unit="{call}", meaning="Calls that came to an error."),
-    RETRIES: Metric(kind="counter", unit="{attempt}", meaning="Model calls that were tried again."),
-    RUNS_ACTIVE: Metric(kind="updown", unit="{run}", meaning="Runs under way."),
+    COST_USD: Metric(kind="counter", unit="{USD}", description="Money, where prices are known."),
+    TOOL_ERRORS: Metric(kind="counter", unit="{call}", description="Calls that came to an error."),
+    RETRIES: Metric(kind="counter", unit="{attempt}", description="Model calls that were tried again."),
+    RUNS_ACTIVE: Metric(kind="updown", unit="{run}", description="Runs under way."),
 }
 
 # ------------------------------------------------------------------------------------------------ log lines

@@ -25,7 +25,7 @@ class OTelSpanWriter:
         self._api, self._context = trace, context
         self._tracer = tracer
         self.root, self.began = root, began
-        self.latest: Any = None
+        self.last_span: Any = None
 
     @property
     def traceparent(self) -> str:
@@ -49,12 +49,12 @@ class OTelSpanWriter:
         span = self._tracer.start_span(
             name, context=context, kind=kind, attributes=told, links=links, start_time=to_nanoseconds(at)
         )
-        self.latest = span
+        self.last_span = span
         return span
 
     def end(self, span: Span, at: float) -> None:
         """It has ended."""
-        self.latest = span
+        self.last_span = span
         span.end(end_time=to_nanoseconds(at))
 
     def fail(self, span: Span, kind: str, text: str = "") -> None:
@@ -68,7 +68,7 @@ class OTelSpanWriter:
 
     def event(self, span: Span, name: str, at: float, told: Attributes) -> None:
         """Something that happened within a span."""
-        self.latest = span
+        self.last_span = span
         span.add_event(name, told, timestamp=to_nanoseconds(at))
 
     def ids(self, span: Span) -> tuple[str, str]:

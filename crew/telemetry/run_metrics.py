@@ -48,7 +48,7 @@ class RunMetrics:
         # Plain numbers: they change with every reply, also where nobody watches.
         self._rounds, self._tokens = counted.rounds, counted.usage.total_tokens
         self._cost = counted.usage.cost or 0.0
-        self._read = self._cached = self._fullest = 0
+        self._read = self._cached = self._largest_request = 0
         self._last = 0.0
         self._stop = ""
         self._on: dict[type[Any], Callable[[Any], None]] = {
@@ -88,8 +88,8 @@ class RunMetrics:
         if event.run_id in self._failed_early:
             self._chat_failed(event.run_id, *self._failed_early.pop(event.run_id))
 
-        if event.messages > self._fullest:
-            self._fullest = event.messages
+        if event.messages > self._largest_request:
+            self._largest_request = event.messages
 
     def _delta(self, event: TextDelta) -> None:
         if event.run_id not in self._first and event.run_id in self._asked:
@@ -101,24 +101,24 @@ class RunMetrics:
         began, calls = (
             self._asked.pop(event.run_id) if event.run_id in self._asked else (event.at, self._record.calls())
         )
-        calls.seconds(max(0.0, event.at - began))
+        calls.add_duration(max(0.0, event.at - began))
         self._bill(event.usage, calls)
         self._rounds += 1
 
     def _bill(self, usage: Usage, calls: ModelCallMetrics) -> None:
         """What one model call cost."""
-        calls.read(usage.input_tokens)
-        calls.written(usage.output_tokens)
+        calls.add_input_tokens(usage.input_tokens)
+        calls.add_output_tokens(usage.output_tokens)
 
         if usage.cost:
-            calls.cost(usage.cost)
+            calls.add_cost(usage.cost)
             self._cost += usage.cost
 
         self._tokens += usage.input_tokens + usage.output_tokens
         self._read += usage.input_tokens
         self._cached += usage.cache_read_tokens
 
-    def summarising(self, run_id: str, at: float) -> None:
+    def summary_requested(self, run_id: str, at: float) -> None:
         """A model is asked for a summary."""
         self._summaries[run_id] = at
 
@@ -173,10 +173,10 @@ class RunMetrics:
         ended = event.outcome in ("completed", "limit")
         self._agent_ended(event.branch, self._lasts.pop(event.branch, event.at) if ended else event.at)
 
-    def left(self, state: RunState) -> None:
+    def run_ended(self, state: RunState) -> None:
         """Branches that have ended did so with their last event."""
         for child in state.children.values():
-            self.left(child)
+            self.run_ended(child)
 
             if isinstance(child.next, Finished):
                 self._agent_ended(child.run_id, self._lasts.get(child.run_id, self._last))
@@ -242,13 +242,13 @@ class RunMetrics:
         if self._read:
             self._record(names.CACHE_READ_RATIO, self._cached / self._read, self._crew)
 
-        if self._bound and self._fullest:
-            self._record(names.HISTORY_UTILISATION, self._fullest / self._bound, self._crew)
+        if self._bound and self._largest_request:
+            self._record(names.HISTORY_UTILISATION, self._largest_request / self._bound, self._crew)
 
         for name, limit in self._limits:
             self._record(names.LIMIT_UTILISATION, self._used(name, at) / limit, (*self._crew, (names.LIMIT_NAME, name)))
 
-        self._record.settle()
+        self._record.flush()
 
 
 def _active_agents(state: RunState) -> Iterator[tuple[str, str]]:

@@ -55,7 +55,7 @@ class RunTelemetry:
             self._measures(event)
 
         if self._lines is not None:
-            self._line(event)
+            self._log(event)
 
         self._last, self._seen = event.at, perf_counter()
         self._agents[event.run_id] = event.agent
@@ -67,7 +67,7 @@ class RunTelemetry:
         """The run's time, without asking its clock: that is the run's, and a watched run must read it as often."""
         return self._last + perf_counter() - self._seen if self._last else 0.0
 
-    def _line(self, event: Event) -> None:
+    def _log(self, event: Event) -> None:
         if (line := LINES.get(type(event))) is None:
             return
 
@@ -97,7 +97,7 @@ class RunTelemetry:
 
         return told
 
-    def around(self, run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
+    def call_context(self, run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
         """The call runs inside its span, so that what it starts is below it."""
         if isinstance(what, ModelRequest):
             if self._before_asking is not None:
@@ -109,28 +109,28 @@ class RunTelemetry:
         call_id = what.id if isinstance(what, ToolCall) else None
 
         if isinstance(what, ModelRequest) and what.purpose == "summary" and self._measures is not None:
-            self._measures.summarising(run_id, self._last)
+            self._measures.summary_requested(run_id, self._last)
 
         if spans is not None:
-            open = self._opened(spans, run_id, what)
+            open = self._open_span(spans, run_id, what)
 
-        return _CallContext(self, self._pen, run_id, call_id, open, self._bound_for(run_id, what, open))
+        return _CallContext(self, self._pen, run_id, call_id, open, self._log_context(run_id, what, open))
 
-    def _opened(self, spans: SpanBuilder, run_id: str, what: ModelRequest | ToolCall) -> OpenSpan | None:
+    def _open_span(self, spans: SpanBuilder, run_id: str, what: ModelRequest | ToolCall) -> OpenSpan | None:
         if isinstance(what, ToolCall):
-            return spans.calling(run_id, what.id)
+            return spans.open_tool_span(run_id, what.id)
 
         if what.purpose == "summary":
-            open = spans.summarising(run_id, what, self._last)  # which led to it, a moment ago
+            open = spans.start_summary(run_id, what, self._last)  # which led to it, a moment ago
         else:
-            open = spans.asking(run_id, what.agent, self._now())
+            open = spans.start_request(run_id, what.agent, self._now())
 
         if spans.capture:
             _capture_request(open, what)
 
         return open
 
-    def _bound_for(self, run_id: str, what: ModelRequest | ToolCall, open: OpenSpan | None) -> dict[str, Any]:
+    def _log_context(self, run_id: str, what: ModelRequest | ToolCall, open: OpenSpan | None) -> dict[str, Any]:
         if self._lines is None and "structlog" not in sys.modules:
             return {}
 
@@ -144,7 +144,7 @@ class RunTelemetry:
 
         return told
 
-    def failed(self, run_id: str, call_id: str | None, open: OpenSpan | None, error: BaseException) -> None:
+    def call_failed(self, run_id: str, call_id: str | None, open: OpenSpan | None, error: BaseException) -> None:
         """A call raised; cancellation is not an error of its own."""
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             return
@@ -154,7 +154,7 @@ class RunTelemetry:
                 self._errors[run_id, call_id] = type(error).__name__
 
             if self._spans is not None and open is not None:
-                open.facts["error"] = type(error).__name__
+                open.details["error"] = type(error).__name__
 
             return
 
@@ -167,10 +167,10 @@ class RunTelemetry:
     def left(self, state: RunState) -> None:
         """The run is over here, and stands like this: what has ended in it is told as that."""
         if self._spans is not None:
-            self._spans.left(state)
+            self._spans.run_ended(state)
 
         if self._measures is not None:
-            self._measures.left(state)
+            self._measures.run_ended(state)
 
     def close(self, error: BaseException | None) -> None:
         """The run is over here; whatever one part raises, the others are told too."""
@@ -243,4 +243,4 @@ class _CallContext:
             self._pen.detach(self._token)
 
         if error is not None:
-            self._watch.failed(self._run_id, self._call_id, self._open, error)
+            self._watch.call_failed(self._run_id, self._call_id, self._open, error)

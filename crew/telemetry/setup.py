@@ -68,7 +68,7 @@ class _ProcessTelemetry:
 
     configured: Telemetry | None = None
     found: Telemetry | None = None
-    blocks: ClassVar[dict[tuple[tuple[str, Any], ...], Telemetry]] = {}
+    by_settings: ClassVar[dict[tuple[tuple[str, Any], ...], Telemetry]] = {}
 
 
 def configure(
@@ -115,17 +115,17 @@ def telemetry_from_settings(block: Mapping[str, Any]) -> Telemetry:
     """What a block of a configuration file asks for; the same block is set up once, however often it is read."""
     key = tuple(sorted(block.items()))
 
-    if key not in _ProcessTelemetry.blocks:
-        _ProcessTelemetry.blocks[key] = configure(**block)
+    if key not in _ProcessTelemetry.by_settings:
+        _ProcessTelemetry.by_settings[key] = configure(**block)
 
-    return _ProcessTelemetry.blocks[key]
+    return _ProcessTelemetry.by_settings[key]
 
 
 def reset() -> None:
     """As if nothing had been configured; providers that were made go on until they are shut down."""
     detach_handler()
     _ProcessTelemetry.configured = _ProcessTelemetry.found = None
-    _ProcessTelemetry.blocks.clear()
+    _ProcessTelemetry.by_settings.clear()
 
 
 def current_telemetry() -> Telemetry:

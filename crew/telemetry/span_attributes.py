@@ -32,14 +32,14 @@ def request_attributes(event: Asked, conversation_id: str) -> dict[str, Any]:
         names.AGENT_NAME: event.agent,
         names.CONVERSATION_ID: conversation_id,
         names.MESSAGES: event.messages,
-        names.ESTIMATED_TOKENS: event.tokens,
+        names.ESTIMATED_TOKENS: event.tokens_estimated,
     }
 
-    if event.manifest is not None and event.manifest.request:
-        told[names.SAME_MESSAGES] = event.manifest.same
+    if event.manifest is not None and event.manifest.turn:
+        told[names.SAME_MESSAGES] = event.manifest.same_messages
 
-        if event.manifest.rule:
-            told[names.MOVED_BY] = redact(event.manifest.rule)
+        if event.manifest.moved_by:
+            told[names.MOVED_BY] = redact(event.manifest.moved_by)
 
     return told
 

@@ -53,14 +53,14 @@ def start_summary_request(pen: SpanWriter, request: ModelRequest, node: RunSpans
 def end_summary_request(pen: SpanWriter, event: Summarised, node: RunSpans, *, capture: bool) -> None:
     """A summariser answered; a function has been at work since whatever happened in this run before."""
     if node.summary is None and not event.model:
-        compact = _compaction_span(pen, node, event.agent, node.before)
+        compact = _compaction_span(pen, node, event.agent, node.previous_event_at)
 
         if event.error:
             pen.fail(compact.span, "summary_refused", redact(event.error))
 
         return
 
-    chat = node.summary or _start_chat(pen, node, event.agent, node.before, {})
+    chat = node.summary or _start_chat(pen, node, event.agent, node.previous_event_at, {})
     model = redact(event.model)
     chat.span.update_name(f"{names.CHAT} {model}")
     chat.span.set_attributes(
@@ -72,7 +72,7 @@ def end_summary_request(pen: SpanWriter, event: Summarised, node: RunSpans, *, c
         chat.span.set_attribute(names.OUTPUT_MESSAGES, reply_json(AssistantMessage(event.text), "stop"))
 
     if event.error:
-        pen.fail(chat.span, chat.facts.get("error", "summary_refused"), redact(event.error))
+        pen.fail(chat.span, chat.details.get("error", "summary_refused"), redact(event.error))
 
     pen.end(chat.span, event.at)
     node.summary = None
@@ -126,12 +126,12 @@ class SpanBuilder:
     """Turns the events of one run into spans below the pen's root; events that it does not know are passed over."""
 
     def __init__(self, pen: SpanWriter, crew: Crew, state: RunState, *, capture: bool, resumes: bool) -> None:
-        self.pen, self.root, self.capture = pen, pen.root, capture
+        self.writer, self.root, self.capture = pen, pen.root, capture
         self._state = state
         self._forest = SpanTree(pen, crew, state, capture=capture)
 
         if resumes:
-            self._forest.regrow(state, pen.began)
+            self._forest.restore(state, pen.began)
 
         self._stop, self._about = "", state.run_id
         self._failure: RunFailed | None = None
@@ -141,25 +141,25 @@ class SpanBuilder:
     def latest_id(self) -> str:
         """The id of the span that the newest event was about."""
         node = self._forest.nodes.get(self._about)
-        return self.pen.ids(self.pen.latest or (self.root if node is None else node.innermost))[1]
+        return self.writer.ids(self.writer.last_span or (self.root if node is None else node.innermost))[1]
 
     def __call__(self, event: Event) -> None:
         act, note = ACTS.get(type(event)), NOTES.get(type(event))
-        self.pen.latest, self._about = None, event.run_id
+        self.writer.last_span, self._about = None, event.run_id
 
         if act is None and note is None:
             return
 
         forest = self._forest
-        node = forest.nodes.get(event.run_id) or forest.node(event.run_id)
-        node.before = node.last
-        node.last = forest.last = max(forest.last, event.at)
+        node = forest.nodes.get(event.run_id) or forest.run_spans(event.run_id)
+        node.previous_event_at = node.last_event_at
+        node.last_event_at = forest.last = max(forest.last, event.at)
 
         if note is not None:
             name, facts = note
             timed_out = isinstance(event, BranchTimedOut) and node.group is not None
-            on = self.root if name in ON_ROOT else node.group.span if timed_out and node.group else node.asking
-            self.pen.event(on, name, event.at, facts(event))
+            on = self.root if name in ON_ROOT else node.group.span if timed_out and node.group else node.request_span
+            self.writer.event(on, name, event.at, facts(event))
 
         if act is not None:
             act(self, event, node)
@@ -174,32 +174,32 @@ class SpanBuilder:
         told = request_attributes(event, self._state.conversation_id)
         name = f"{names.CHAT} {told[names.REQUEST_MODEL]}"
 
-        if node.chat is not None and node.chat.facts.pop("early", None):
+        if node.chat is not None and node.chat.details.pop("early", None):
             node.chat.span.update_name(name)
             node.chat.span.set_attributes(told)
-            self.pen.latest = node.chat.span
+            self.writer.last_span = node.chat.span
 
-            if failed := node.chat.facts.get("failed"):
+            if failed := node.chat.details.get("failed"):
                 self._end_failed(node, *failed)
 
             return
 
         if node.chat is not None:  # the question before this one came to nothing, and nobody said so
-            self.pen.end(node.chat.span, event.at)
+            self.writer.end(node.chat.span, event.at)
 
         parent = self._forest.agent(node, event.agent, event.at).span
-        span = self.pen.start(name, event.at, told, parent=parent, client=True)
+        span = self.writer.start(name, event.at, told, parent=parent, client=True)
         node.chat = OpenSpan(span=span, began=event.at)
 
-    def asking(self, run_id: str, agent: str, at: float) -> OpenSpan:
+    def start_request(self, run_id: str, agent: str, at: float) -> OpenSpan:
         """The question to the model that begins now; it may be told a moment later, while another branch commits."""
-        node = self._forest.node(run_id)
+        node = self._forest.run_spans(run_id)
 
         if node.chat is None:
             parent = self._forest.agent(node, agent, at).span
             told = {names.OPERATION: names.CHAT, names.AGENT_NAME: agent}
-            span = self.pen.start(names.CHAT, at, told, parent=parent, client=True)
-            node.chat = OpenSpan(span=span, began=at, facts={"early": True})
+            span = self.writer.start(names.CHAT, at, told, parent=parent, client=True)
+            node.chat = OpenSpan(span=span, began=at, details={"early": True})
 
         return node.chat
 
@@ -213,7 +213,7 @@ class SpanBuilder:
             node.calls = {call.id: call for call in event.message.calls}
             node.chat.span.set_attribute(names.OUTPUT_MESSAGES, reply_json(event.message, event.finish_reason))
 
-        self.pen.end(node.chat.span, event.at)
+        self.writer.end(node.chat.span, event.at)
         node.chat = None
 
     def chat_failed(self, run_id: str, open: OpenSpan, error: BaseException, at: float) -> None:
@@ -221,23 +221,23 @@ class SpanBuilder:
         node = self._forest.nodes.get(run_id)
 
         # Of a summary it is told in a moment what it came to, of an early question that it was asked.
-        open.facts |= {"error": type(error).__name__, "failed": (error, at)}
+        open.details |= {"error": type(error).__name__, "failed": (error, at)}
 
-        if node is not None and open is node.chat and not open.facts.get("early"):
+        if node is not None and open is node.chat and not open.details.get("early"):
             self._end_failed(node, error, at)
 
     def _end_failed(self, node: RunSpans, error: BaseException, at: float) -> None:
         if node.chat is not None:
-            self.pen.fail(node.chat.span, type(error).__name__, redact(describe(error)))
-            self.pen.end(node.chat.span, at)
+            self.writer.fail(node.chat.span, type(error).__name__, redact(describe(error)))
+            self.writer.end(node.chat.span, at)
             node.chat = None
-            node.last = self._forest.last = max(self._forest.last, at)
+            node.last_event_at = self._forest.last = max(self._forest.last, at)
 
-    def summarising(self, run_id: str, request: ModelRequest, at: float) -> OpenSpan:
+    def start_summary(self, run_id: str, request: ModelRequest, at: float) -> OpenSpan:
         """The question for a summary that begins now."""
-        return start_summary_request(self.pen, request, self._forest.node(run_id), at)
+        return start_summary_request(self.writer, request, self._forest.run_spans(run_id), at)
 
-    def calling(self, run_id: str, call_id: str) -> OpenSpan | None:
+    def open_tool_span(self, run_id: str, call_id: str) -> OpenSpan | None:
         """The call that is under way."""
         node = self._forest.nodes.get(run_id)
         return None if node is None else node.tools.get(call_id)
@@ -252,33 +252,33 @@ class SpanBuilder:
         result = event.result
 
         if result.call_id not in node.tools:  # answered without being run: unknown, or with bad arguments
-            began = event.at - event.seconds if event.seconds else node.moment(event.at)
-            self._forest.tool(node, event.agent, began, node.call(result.call_id, result.name), "function")
+            began = event.at - event.seconds if event.seconds else node.instant_start(event.at)
+            self._forest.tool(node, event.agent, began, node.tool_call(result.call_id, result.name), "function")
 
         self._forest.end_tool(node, result, event.at)
 
     # ------------------------------------------------------------------------------------------ the work, the history
 
     def _handed_off(self, event: HandedOff, node: RunSpans) -> None:
-        call = node.call(event.call_id, f"transfer_to_{event.target}")
-        open = self._forest.tool(node, event.agent, node.moment(event.at), call, "handoff")
+        call = node.tool_call(event.call_id, f"transfer_to_{event.target}")
+        open = self._forest.tool(node, event.agent, node.instant_start(event.at), call, "handoff")
         del node.tools[call.id]
-        self.pen.end(open.span, event.at)
-        node.links.append(self.pen.link(open.span, {names.LINK_TYPE: "handoff"}))
+        self.writer.end(open.span, event.at)
+        node.links.append(self.writer.link(open.span, {names.LINK_TYPE: "handoff"}))
 
     def _routed(self, event: Routed, node: RunSpans) -> None:
         if node.agent is not None and event.target is not None:
-            node.links.append(self.pen.link(node.agent.span, {names.LINK_TYPE: "route"}))
+            node.links.append(self.writer.link(node.agent.span, {names.LINK_TYPE: "route"}))
 
     def _branch_started(self, event: BranchStarted, node: RunSpans) -> None:
         if event.group:
             self._forest.end_agent(node, event.at)
             base = self._forest.group(node, event.group, event.at).span
         else:
-            call = node.call(event.branch.removeprefix(f"{event.run_id}/"), event.tool)
+            call = node.tool_call(event.branch.removeprefix(f"{event.run_id}/"), event.tool)
             base = self._forest.tool(node, event.agent, event.at, call, "agent").span
 
-        self._forest.plant(event.branch, base, event.at)
+        self._forest.add_run(event.branch, base, event.at)
 
     def _branch_finished(self, event: BranchFinished, node: RunSpans) -> None:
         child = self._forest.nodes.get(event.branch)
@@ -287,26 +287,28 @@ class SpanBuilder:
             return
 
         # A branch that came to its end did so with its last event; one that was cut off ends now.
-        at = child.last if child.idle else event.at
+        at = child.last_event_at if child.is_idle else event.at
 
         if child.agent is not None:
             child.agent.span.set_attribute(names.BRANCH_OUTCOME, event.outcome)
 
             if event.outcome == "failed" and not child.failed:
-                self.pen.fail(child.agent.span, "branch_failed", redact(event.error))
+                self.writer.fail(child.agent.span, "branch_failed", redact(event.error))
 
-        self._forest.fell(event.branch, at, event.outcome)
+        self._forest.end_subtree(event.branch, at, event.outcome)
         call_id, succeeded = event.branch.removeprefix(f"{event.run_id}/"), event.outcome == "completed"
 
-        if node.group is not None and child.base is node.group.span:
+        if node.group is not None and child.parent is node.group.span:
             self._forest.leave_group(node, node.group, event.at, succeeded=succeeded)
         elif call_id in node.tools:
             result = ToolResult(call_id=call_id, text="", outcome="ok" if succeeded else "error")
             self._forest.end_tool(node, result, event.at)
 
     def _pruning(self, event: HistoryPruned, node: RunSpans) -> None:
-        span = self.pen.start(names.PRUNE, node.moment(event.at), pruning_attributes(event), parent=node.innermost)
-        self.pen.end(span, event.at)
+        span = self.writer.start(
+            names.PRUNE, node.instant_start(event.at), pruning_attributes(event), parent=node.innermost
+        )
+        self.writer.end(span, event.at)
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -318,15 +320,15 @@ class SpanBuilder:
             self._stop, self._failure = "failed", event
         elif node.agent is not None:
             node.failed = True
-            self.pen.fail(node.agent.span, event.error_type, redact(event.error))
+            self.writer.fail(node.agent.span, event.error_type, redact(event.error))
 
     def _finished(self, event: RunFinished, node: RunSpans) -> None:
-        self._stop, self.pen.latest = event.stop_reason, self.root
+        self._stop, self.writer.last_span = event.stop_reason, self.root
 
-    def left(self, state: RunState) -> None:
+    def run_ended(self, state: RunState) -> None:
         """The run stops here in this state: branches that have ended did so before."""
         self._left = state
-        self._forest.settle(state)
+        self._forest.end_finished(state)
 
     def close(self, error: BaseException | None, at: float) -> None:
         """The run is over here: nothing is left open."""
@@ -335,18 +337,18 @@ class SpanBuilder:
 
         try:
             if self._failure is not None:
-                self._forest.cut_off(self._failure.error_type or "error", redact(self._failure.error))
+                self._forest.fail_open_groups(self._failure.error_type or "error", redact(self._failure.error))
 
-            self._forest.fell(self._state.run_id, at, stop)
+            self._forest.end_subtree(self._state.run_id, at, stop)
         finally:
             self.root.set_attributes({names.STOP_REASON: stop, **run_attributes(total_counters(self._left))})
 
             if self._failure is not None:
-                self.pen.fail(self.root, self._failure.error_type or "error", redact(self._failure.error))
+                self.writer.fail(self.root, self._failure.error_type or "error", redact(self._failure.error))
             elif isinstance(error, Exception):
-                self.pen.fail(self.root, type(error).__name__, redact(describe(error)))
+                self.writer.fail(self.root, type(error).__name__, redact(describe(error)))
 
-            self.pen.end(self.root, at)
+            self.writer.end(self.root, at)
 
 
 ACTS: dict[type[Any], Callable[[SpanBuilder, Any, RunSpans], None]] = {
@@ -360,9 +362,9 @@ ACTS: dict[type[Any], Callable[[SpanBuilder, Any, RunSpans], None]] = {
     BranchStarted: SpanBuilder._branch_started,
     BranchFinished: SpanBuilder._branch_finished,
     HistoryPruned: SpanBuilder._pruning,
-    Summarised: lambda spans, event, node: end_summary_request(spans.pen, event, node, capture=spans.capture),
-    Compacted: lambda spans, event, node: end_compaction(spans.pen, event, node),
-    CompactionFailed: lambda spans, event, node: fail_compaction(spans.pen, event, node),
+    Summarised: lambda spans, event, node: end_summary_request(spans.writer, event, node, capture=spans.capture),
+    Compacted: lambda spans, event, node: end_compaction(spans.writer, event, node),
+    CompactionFailed: lambda spans, event, node: fail_compaction(spans.writer, event, node),
     Paused: SpanBuilder._paused,
     RunFailed: SpanBuilder._failed,
     RunFinished: SpanBuilder._finished,

@@ -37,7 +37,7 @@ class SpanWriter(Protocol):
 
     root: Any
     began: float
-    latest: Any
+    last_span: Any
 
     def start(
         self, name: str, at: float, told: Attributes, *, parent: Any, client: bool = False, links: Sequence[Any] = ()
@@ -67,7 +67,7 @@ class OpenSpan:
     span: Span
     began: float
     name: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -75,7 +75,7 @@ class RunSpans:
     """One run or branch: the span that it stands under, its agent's, and those of what is under way."""
 
     run_id: str
-    base: Span
+    parent: Span
     agent: OpenSpan | None = None
     chat: OpenSpan | None = None
     group: OpenSpan | None = None
@@ -84,33 +84,33 @@ class RunSpans:
     tools: dict[str, OpenSpan] = field(default_factory=dict)
     calls: dict[str, ToolCall] = field(default_factory=dict)
     links: list[Any] = field(default_factory=list)
-    last: float = 0.0
-    before: float = 0.0
+    last_event_at: float = 0.0
+    previous_event_at: float = 0.0
     failed: bool = False
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         return self.chat is None and self.compact is None and not self.tools and self.group is None
 
     @property
     def innermost(self) -> Span:
-        return self.agent.span if self.agent is not None else self.base
+        return self.agent.span if self.agent is not None else self.parent
 
     @property
-    def asking(self) -> Span:
+    def request_span(self) -> Span:
         """The question that is under way, if one is."""
         asked = self.chat or self.summary
         return asked.span if asked is not None else self.innermost
 
-    def call(self, id: str, name: str) -> ToolCall:
+    def tool_call(self, id: str, name: str) -> ToolCall:
         """The call of this id, with its arguments where those may be told."""
         return self.calls.get(id) or ToolCall(id=id, name=name, arguments="")
 
-    def moment(self, at: float) -> float:
+    def instant_start(self, at: float) -> float:
         """When something that ends now and takes no time began."""
         return max(self.agent.began, at - MIN_SPAN_SECONDS) if self.agent is not None else at - MIN_SPAN_SECONDS
 
-    def take(self) -> Iterator[OpenSpan]:
+    def pop_open_spans(self) -> Iterator[OpenSpan]:
         """Everything that is open here, the inner ones first; none of it is open here any more."""
         found = (self.chat, self.summary, self.compact, *self.tools.values(), self.agent, self.group)
         yield from (open for open in found if open is not None)
@@ -122,20 +122,20 @@ class SpanTree:
     """A node for the run and one for each branch under way; what can be open in them, by kind."""
 
     def __init__(self, pen: SpanWriter, crew: Crew, state: RunState, *, capture: bool) -> None:
-        self.pen, self.root, self.capture, self.last = pen, pen.root, capture, pen.began
+        self.writer, self.root, self.capture, self.last = pen, pen.root, capture, pen.began
         self._conversation_id = state.conversation_id
         self._groups = {group.name: group for group in crew.groups}
         self.nodes: dict[str, RunSpans] = {}
-        self.plant(state.run_id, pen.root, pen.began)
+        self.add_run(state.run_id, pen.root, pen.began)
 
-    def plant(self, run_id: str, base: Span, at: float) -> None:
+    def add_run(self, run_id: str, base: Span, at: float) -> None:
         """A run, or a branch, stands under this span from now on."""
-        self.nodes[run_id] = RunSpans(run_id=run_id, base=base, last=at, before=at)
+        self.nodes[run_id] = RunSpans(run_id=run_id, parent=base, last_event_at=at, previous_event_at=at)
 
-    def node(self, run_id: str) -> RunSpans:
+    def run_spans(self, run_id: str) -> RunSpans:
         """Where this run stands; one that nobody announced stands under the root."""
         if run_id not in self.nodes:
-            self.plant(run_id, self.root, self.last)
+            self.add_run(run_id, self.root, self.last)
 
         return self.nodes[run_id]
 
@@ -151,7 +151,7 @@ class SpanTree:
                 names.RUN_ID: node.run_id,
             }
             links, node.links = node.links, []
-            span = self.pen.start(f"{names.INVOKE_AGENT} {agent}", at, told, parent=node.base, links=links)
+            span = self.writer.start(f"{names.INVOKE_AGENT} {agent}", at, told, parent=node.parent, links=links)
             node.agent = OpenSpan(span=span, began=at, name=agent)
 
         return node.agent
@@ -159,7 +159,7 @@ class SpanTree:
     def end_agent(self, node: RunSpans, at: float) -> None:
         """Whoever worked here is done."""
         if node.agent is not None:
-            self.pen.end(node.agent.span, at)
+            self.writer.end(node.agent.span, at)
             node.agent = None
 
     # ------------------------------------------------------------------------------------------ calls
@@ -179,7 +179,7 @@ class SpanTree:
             told[names.TOOL_ARGUMENTS] = arguments_attribute(call.arguments)
 
         parent = self.agent(node, agent, at).span
-        span = self.pen.start(f"{names.EXECUTE_TOOL} {name}", at, told, parent=parent)
+        span = self.writer.start(f"{names.EXECUTE_TOOL} {name}", at, told, parent=parent)
         node.tools[call.id] = OpenSpan(span=span, began=at, name=call.name)
         return node.tools[call.id]
 
@@ -192,9 +192,9 @@ class SpanTree:
 
         if result.outcome == "error":
             # The words of a tool's error are content: the model reads them, and they may quote anything.
-            self.pen.fail(open.span, open.facts.get("error", "tool_error"))
+            self.writer.fail(open.span, open.details.get("error", "tool_error"))
 
-        self.pen.end(open.span, at)
+        self.writer.end(open.span, at)
 
     # ------------------------------------------------------------------------------------------ groups
 
@@ -203,44 +203,44 @@ class SpanTree:
         if node.group is None:
             told = group_attributes(self._groups.get(name), name) | {names.RUN_ID: node.run_id}
             links, node.links = node.links, []
-            span = self.pen.start(f"{names.PARALLEL} {name}", at, told, parent=node.base, links=links)
-            node.group = OpenSpan(span=span, began=at, name=name, facts={"open": 0, "succeeded": 0})
+            span = self.writer.start(f"{names.PARALLEL} {name}", at, told, parent=node.parent, links=links)
+            node.group = OpenSpan(span=span, began=at, name=name, details={"open": 0, "succeeded": 0})
 
-        node.group.facts["open"] += 1
+        node.group.details["open"] += 1
         return node.group
 
     def leave_group(self, node: RunSpans, group: OpenSpan, at: float, *, succeeded: bool) -> None:
         """A branch has ended; with the last one the group does, and leads on to whoever comes next."""
-        group.facts["open"] -= 1
-        group.facts["succeeded"] += succeeded
+        group.details["open"] -= 1
+        group.details["succeeded"] += succeeded
 
-        if not group.facts["open"]:
-            group.span.set_attribute(names.SUCCEEDED, group.facts["succeeded"])
-            self.pen.end(group.span, at)
-            node.links.append(self.pen.link(group.span, {names.LINK_TYPE: "route"}))
+        if not group.details["open"]:
+            group.span.set_attribute(names.SUCCEEDED, group.details["succeeded"])
+            self.writer.end(group.span, at)
+            node.links.append(self.writer.link(group.span, {names.LINK_TYPE: "route"}))
             node.group = None
 
     # ------------------------------------------------------------------------------------------ coming back, ending
 
-    def regrow(self, state: RunState, at: float) -> None:
+    def restore(self, state: RunState, at: float) -> None:
         """What was open when the run stopped is open again: groups, and calls that other agents work on."""
-        node = self.node(state.run_id)
+        node = self.run_spans(state.run_id)
 
         match state.next:
-            case RunBranches(group=group, branches=keys):
+            case RunBranches(group=group, branch_keys=keys):
                 for key in keys:
-                    self.plant(f"{state.run_id}/{key}", self.group(node, group, at).span, at)
+                    self.add_run(f"{state.run_id}/{key}", self.group(node, group, at).span, at)
             case CallTools(calls=calls):
                 for open in (open for open in calls if open.status == "child"):
                     base = self.tool(node, state.agent, at, open.call, "agent").span
-                    self.plant(f"{state.run_id}/{open.call.id}", base, at)
+                    self.add_run(f"{state.run_id}/{open.call.id}", base, at)
             case _:
                 pass
 
         for child in state.children.values():
-            self.regrow(child, at)
+            self.restore(child, at)
 
-    def fell(self, run_id: str, at: float, why: str = "") -> None:
+    def end_subtree(self, run_id: str, at: float, why: str = "") -> None:
         """End the spans of a run and of all below it, the innermost first; the first failure is raised at the end."""
         below = [id for id in self.nodes if id == run_id or id.startswith(f"{run_id}/")]
         failures: list[Exception] = []
@@ -250,28 +250,28 @@ class SpanTree:
             # What fails is a branch, or the run; the others were cut off.
             told = "cancelled" if why == "failed" and "/" in id and id != run_id else why
 
-            for open in node.take():
+            for open in node.pop_open_spans():
                 try:
                     if told not in ("", "completed"):
                         open.span.set_attribute(names.STOP_REASON, told)
 
-                    if "succeeded" in open.facts:
-                        open.span.set_attribute(names.SUCCEEDED, open.facts["succeeded"])
+                    if "succeeded" in open.details:
+                        open.span.set_attribute(names.SUCCEEDED, open.details["succeeded"])
 
-                    self.pen.end(open.span, max(at, open.began))
+                    self.writer.end(open.span, max(at, open.began))
                 except Exception as error:  # the observer boundary: one processor's failure must not leave others open
                     failures.append(error)
 
         if failures:
             raise failures[0]
 
-    def settle(self, state: RunState) -> None:
+    def end_finished(self, state: RunState) -> None:
         """A branch that has ended did so with its last event, whenever those that wait for it hear of it."""
         for child in state.children.values():
-            self.settle(child)
-            self._settle(child)
+            self.end_finished(child)
+            self._end_finished_child(child)
 
-    def _settle(self, child: RunState) -> None:
+    def _end_finished_child(self, child: RunState) -> None:
         node, end = self.nodes.get(child.run_id), child.next
         above = self.nodes.get(child.run_id.rpartition("/")[0])
 
@@ -281,19 +281,19 @@ class SpanTree:
         node.agent.span.set_attribute(names.BRANCH_OUTCOME, end.stop_reason)
 
         if end.stop_reason == "failed" and not node.failed:
-            self.pen.fail(node.agent.span, "branch_failed", redact(end.error))
+            self.writer.fail(node.agent.span, "branch_failed", redact(end.error))
 
         if end.stop_reason == "completed" and above is not None and above.group is not None:
-            above.group.facts["succeeded"] += 1
+            above.group.details["succeeded"] += 1
 
-        at = max(node.last, node.agent.began) if node.idle else self.last
-        self.fell(child.run_id, at, "" if node.idle else end.stop_reason)
+        at = max(node.last_event_at, node.agent.began) if node.is_idle else self.last
+        self.end_subtree(child.run_id, at, "" if node.is_idle else end.stop_reason)
 
-    def cut_off(self, kind: str, text: str) -> None:
+    def fail_open_groups(self, kind: str, text: str) -> None:
         """The run has failed, and with it the groups that are open; what still worked in them was cut off."""
         for node in self.nodes.values():
             if node.group is not None:
-                self.pen.fail(node.group.span, kind, text)
+                self.writer.fail(node.group.span, kind, text)
 
             if "/" in node.run_id and node.agent is not None:
                 node.agent.span.set_attribute(names.BRANCH_OUTCOME, "failed" if node.failed else "cancelled")

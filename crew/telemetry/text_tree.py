@@ -22,17 +22,17 @@ class TextSpan:
     name: str
     began: float
     ended: float | None = None
-    told: dict[str, Any] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    below: list[TextSpan] = field(default_factory=list)
+    children: list[TextSpan] = field(default_factory=list)
 
     def set_attribute(self, key: str, value: Any, /) -> None:
         """One fact more."""
-        self.told[key] = value
+        self.attributes[key] = value
 
     def set_attributes(self, attributes: Attributes, /) -> None:
         """Some facts more."""
-        self.told |= attributes
+        self.attributes |= attributes
 
     def update_name(self, name: str, /) -> None:
         """It is known by now what it is."""
@@ -45,7 +45,7 @@ class Tree:
     def __init__(self) -> None:
         self._runs: list[RunTree] = []
 
-    def watch(self, crew: Crew, state: RunState, *, resumes: bool) -> RunTree:
+    def observe(self, crew: Crew, state: RunState, *, resumes: bool) -> RunTree:
         """What watches one run."""
         self._runs.append(RunTree(crew, state, resumes=resumes))
         return self._runs[-1]
@@ -70,10 +70,10 @@ class RunTree(RunTelemetry):
             self._pen = TextSpanWriter(root)
             self._spans = SpanBuilder(self._pen, self._crew, self._state, capture=False, resumes=self._resumes)
 
-        self.trace = getattr(event, "trace", "") or self.trace
+        self.trace = getattr(event, "traceparent", "") or self.trace
         super().__call__(event)
 
-    def _bound_for(self, run_id: str, what: Any, open: Any) -> dict[str, Any]:
+    def _log_context(self, run_id: str, what: Any, open: Any) -> dict[str, Any]:
         return {}  # the ids that lines bear are those of the exported spans
 
     def lines(self) -> Iterator[str]:
@@ -90,7 +90,7 @@ class TextSpanWriter:
 
     def __init__(self, root: TextSpan) -> None:
         self.root, self.began = root, root.began
-        self.latest: Any = None
+        self.last_span: Any = None
 
     def start(
         self,
@@ -103,8 +103,8 @@ class TextSpanWriter:
         links: Sequence[Any] = (),
     ) -> TextSpan:
         """A line below another one."""
-        twig = TextSpan(name=name, began=at, told=dict(told))
-        parent.below.append(twig)
+        twig = TextSpan(name=name, began=at, attributes=dict(told))
+        parent.children.append(twig)
         return twig
 
     def end(self, span: TextSpan, at: float) -> None:
@@ -150,8 +150,8 @@ NOTES: dict[str, Callable[[Attributes], str]] = {
 def _lines(twig: TextSpan, first: str = "", rest: str = "") -> Iterator[str]:
     yield f"{first}{'  '.join((twig.name, _duration_text(twig), *_details(twig), *twig.notes))}"
 
-    for number, below in enumerate(twig.below):
-        last = number == len(twig.below) - 1
+    for number, below in enumerate(twig.children):
+        last = number == len(twig.children) - 1
         yield from _lines(below, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}")
 
 
@@ -164,7 +164,7 @@ def _duration_text(twig: TextSpan) -> str:
 
 
 def _details(twig: TextSpan) -> Iterator[str]:
-    told = twig.told
+    told = twig.attributes
 
     if twig.name == names.PRUNE:
         why = f"{told[names.HISTORY_POLICY]}: {told[names.PRUNING_REASON]}"

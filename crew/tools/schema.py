@@ -25,20 +25,22 @@ class Signature:
     """What a function takes: from the model, and from us."""
 
     spec: ToolSpec
-    model: type[BaseModel]
-    names: tuple[str, ...]
-    context: str | None
+    arguments_model: type[BaseModel]
+    parameter_names: tuple[str, ...]
+    context_parameter: str | None
 
-    def parse(self, arguments: str) -> dict[str, Any]:
+    def parse_arguments(self, arguments: str) -> dict[str, Any]:
         """Keyword arguments out of the model's JSON text, or `ArgumentsRefused` in words for the model."""
         try:
-            parsed = self.model.model_validate_json(arguments.strip() or "{}")
+            parsed = self.arguments_model.model_validate_json(arguments.strip() or "{}")
         except ValidationError as error:
             raise InvalidArguments(_explain(error)) from error
 
         # What the model left out is left out of the call too: the function's own default applies.
         return {
-            name: getattr(parsed, f"a{i}") for i, name in enumerate(self.names) if f"a{i}" in parsed.model_fields_set
+            name: getattr(parsed, f"a{i}")
+            for i, name in enumerate(self.parameter_names)
+            if f"a{i}" in parsed.model_fields_set
         }
 
 
@@ -71,7 +73,7 @@ def read_signature(function: Callable[..., Any], name: str, description: str | N
         else "\n\n".join(filter(None, (doc.short_description, doc.long_description)))
     )
     spec = ToolSpec(name=name, description=words, parameters=schema)
-    return Signature(spec=spec, model=model, names=tuple(names), context=context)
+    return Signature(spec=spec, arguments_model=model, parameter_names=tuple(names), context_parameter=context)
 
 
 def _field(parameter: inspect.Parameter, description: str | None, tool: str) -> tuple[Any, Any]:

@@ -131,8 +131,10 @@ def _check_tool(tool: Tool) -> None:
     elif inspect.iscoroutinefunction(tool.approval):
         problems.append("approval must be a plain function, not an async one: it only decides, and does so at once")
 
-    if tool.touches is not None and tool.touches not in tool.signature.names:
-        problems.append(f"touches names {tool.touches!r}, which is not one of its parameters {tool.signature.names!r}")
+    if tool.touches is not None and tool.touches not in tool.signature.parameter_names:
+        problems.append(
+            f"touches names {tool.touches!r}, which is not one of its parameters {tool.signature.parameter_names!r}"
+        )
 
     if not _whole(tool.max_output_chars) or tool.max_output_chars < 1:
         problems.append(f"max_output_chars must be a positive integer, not {tool.max_output_chars!r}")

@@ -52,7 +52,7 @@ def _on_stopped(draft: Step, event: Cancelled | LimitReached) -> None:
         ]
         draft.append(ToolMessage(tuple(results)))
 
-    draft.finish("cancelled" if isinstance(event, Cancelled) else "limit", draft.last_words())
+    draft.finish("cancelled" if isinstance(event, Cancelled) else "limit", draft.last_reply_text())
 
 
 InputEvent = (
@@ -76,23 +76,23 @@ InputEvent = (
 def advance(plan: Plan, state: RunState, event: InputEvent) -> tuple[RunState, tuple[Event, ...]]:
     """The next state and the events that follow from this one, numbered after it."""
     idle = isinstance(event, Resumed)
-    elapsed = 0.0 if idle or not state.seen_at else max(0.0, event.at - state.seen_at)
-    draft = _advance_tree(plan, state, event, seen_at=event.at, active_seconds=state.active_seconds + elapsed)
+    elapsed = 0.0 if idle or not state.last_event_at else max(0.0, event.at - state.last_event_at)
+    draft = _advance_tree(plan, state, event, last_event_at=event.at, active_seconds=state.active_seconds + elapsed)
 
-    if isinstance(event, RunStarted | Resumed) and event.trace:
-        draft.set(trace=event.trace)
+    if isinstance(event, RunStarted | Resumed) and event.traceparent:
+        draft.set(traceparent=event.traceparent)
 
     if isinstance(draft.state.next, Finished):
         end = draft.state.next
-        draft.say(RunFinished, stop_reason=end.stop_reason, output=end.output, usage=total_usage(draft.state))
+        draft.emit(RunFinished, stop_reason=end.stop_reason, output=end.output, usage=total_usage(draft.state))
     elif is_blocked(draft.state) and (idle or not is_blocked(state)):
-        draft.say(Paused, pauses=pending_pauses(draft.state))
+        draft.emit(Paused, pauses=pending_pauses(draft.state))
 
-    for number, told in enumerate(draft.out, event.sequence + 1):
+    for number, told in enumerate(draft.emitted, event.sequence + 1):
         put(told, sequence=number)
 
-    draft.set(sequence=event.sequence + len(draft.out))
-    return draft.state, tuple(draft.out)
+    draft.set(sequence=event.sequence + len(draft.emitted))
+    return draft.state, tuple(draft.emitted)
 
 
 def find_run(state: RunState, run_id: str) -> RunState | None:
@@ -118,7 +118,7 @@ def _advance_tree(plan: Plan, state: RunState, event: InputEvent, **clock: float
         k for k, c in state.children.items() if event.run_id == c.run_id or event.run_id.startswith(f"{c.run_id}/")
     )
     step = _advance_tree(plan, state.children[key], event, **clock)
-    draft.out.extend(step.out)
+    draft.emitted.extend(step.emitted)
     draft.set(children={**state.children, key: step.state})
     on_child_finished(draft, key)
     return draft
@@ -149,25 +149,25 @@ def _apply(draft: Step, event: InputEvent) -> None:
         case LimitReached() | Cancelled():
             _on_stopped(draft, event)
         case RunFailed():
-            failed = Finished(stop_reason="failed", error=event.error, output=draft.last_words())
-            draft.set(next=failed, failed_at=draft.state.next)
+            failed = Finished(stop_reason="failed", error=event.error, output=draft.last_reply_text())
+            draft.set(next=failed, next_before_failure=draft.state.next)
         case _:
             assert_never(event)
 
 
 def _on_run_started(draft: Step, event: RunStarted) -> None:
     if event.repairs:
-        draft.say(HistoryRepaired, changes=event.repairs)
+        draft.emit(HistoryRepaired, changes=event.repairs)
 
-    draft.set(gauges=carry_over_budgets(event.gauges, draft.state.gauges))
-    draft.begin(event.messages, event.tokens)
+    draft.set(token_budgets=carry_over_budgets(event.token_budgets, draft.state.token_budgets))
+    draft.append_input(event.messages, event.tokens)
     group = draft.plan.groups.get(draft.state.agent)
 
     if group is not None:
         start_branches(draft, group)
         return
 
-    draft.say(AgentStarted)
+    draft.emit(AgentStarted)
     ask_model_next(draft)
 
 

@@ -20,22 +20,31 @@ MIN_EVICTED = 10
 
 def start_compaction_if_due(draft: Step, again: Literal["", "empty", "output"] = "") -> bool:
     """Whether a summary comes before the model is asked; if not, what it is about to be shown is noted down."""
-    state, backlog = draft.state, draft.state.backlog
+    state, backlog = draft.state, draft.state.pending_summary
     strategy = state.parameters.compression_strategy
 
     if strategy is not None:
-        parts = spans_to_compress(group_entries(state.history.entries, state.history.goal), strategy, backlog.verbatim)
+        parts = spans_to_compress(
+            group_entries(state.history.entries, state.history.goal), strategy, backlog.incompressible_ids
+        )
 
         if parts:
-            draft.set(next=Compact(parts=parts, strategy=strategy.kind, again=again))
+            draft.set(next=Compact(spans=parts, strategy=strategy.kind, repeat_reason=again))
             return True
 
-    if backlog.ids and backlog.since >= MIN_EVICTED and backlog.says_something:
-        draft.set(next=Compact(parts=(backlog.ids,), again=again))
+    if backlog.message_ids and backlog.evicted_since_attempt >= MIN_EVICTED and backlog.has_text:
+        draft.set(next=Compact(spans=(backlog.message_ids,), repeat_reason=again))
         return True
 
-    if draft.plan.summarizes or backlog.ids or backlog.left:
-        draft.set(backlog=replace(backlog, left=(), asked=state.agent, newest=len(state.transcript) - 1))
+    if draft.plan.summarizes or backlog.message_ids or backlog.evicted_since_request:
+        draft.set(
+            pending_summary=replace(
+                backlog,
+                evicted_since_request=(),
+                last_request_agent=state.agent,
+                last_request_end=len(state.transcript) - 1,
+            )
+        )
 
     return False
 
@@ -44,12 +53,12 @@ def _warn_if_nearly_empty(draft: Step, size: int) -> None:
     """Compression and limits together may leave a request with hardly anything in it: that is said, once a run."""
     strategy = draft.state.parameters.compression_strategy
 
-    if strategy is None or size >= 2 or strategy.kind in draft.state.warned:
+    if strategy is None or size >= 2 or strategy.kind in draft.state.warnings_sent:
         return
 
     if any(isinstance(entry.message, SummaryMessage) for entry in draft.state.history.entries):
-        draft.set(warned=(*draft.state.warned, strategy.kind))
-        draft.say(Warned, text=f"{strategy.kind} and the limits leave {size} message in the request.")
+        draft.set(warnings_sent=(*draft.state.warnings_sent, strategy.kind))
+        draft.emit(Warned, text=f"{strategy.kind} and the limits leave {size} message in the request.")
 
 
 WARN_AT = 0.8
@@ -67,27 +76,27 @@ def ask_model_next(draft: Step, again: Literal["", "empty", "output"] = "") -> N
     seen = fit_view(draft)
     _warn_of_sizes(draft, seen)
     _warn_if_nearly_empty(draft, seen.size)
-    draft.set(next=AskModel(again=again))
+    draft.set(next=AskModel(repeat_reason=again))
 
 
 def give_up_on_output(draft: Step, why: str) -> None:
     """The model had its second chance; whoever resumes the run gives it another one."""
     fit_view(draft)
-    draft.set(next=AskModel(again="output", failed=why))
+    draft.set(next=AskModel(repeat_reason="output", failure=why))
 
 
 def stop_if_limit_reached(draft: Step) -> bool:
     """Whether a limit ends the run here, before a model is asked once more."""
     for name, value, limit in _limit_usage(draft):
         if limit is not None and value is not None and value >= limit:
-            draft.stop_at(name, limit)
+            draft.stop_at_limit(name, limit)
             return True
 
     return False
 
 
 def _limit_usage(draft: Step) -> list[tuple[str, float | None, float | None]]:
-    limits, tally = draft.state.limits, draft.state.tally
+    limits, tally = draft.state.limits, draft.state.counters
     return [
         ("rounds", tally.rounds, limits.rounds),
         ("tokens", tally.usage.total_tokens, limits.tokens),
@@ -103,14 +112,14 @@ def _known_cost(tally: RunCounters) -> float:
 
 
 def _warn_of_unknown_cost(draft: Step) -> None:
-    usage, name = draft.state.tally.usage, "unknown cost"
+    usage, name = draft.state.counters.usage, "unknown cost"
 
     if draft.state.limits.cost_usd is None or not usage.requests or usage.cost is not None:
         return
 
-    if name not in draft.state.warned:
-        draft.set(warned=(*draft.state.warned, name))
-        draft.say(
+    if name not in draft.state.warnings_sent:
+        draft.set(warnings_sent=(*draft.state.warnings_sent, name))
+        draft.emit(
             Warned, text="limits.cost_usd holds for what has a price: that of one of this run's models is unknown."
         )
 
@@ -120,13 +129,13 @@ def _warn_of_sizes(draft: Step, seen: ViewFitter) -> None:
     parameters = draft.state.parameters
     _warn_near_limit(draft, "max_history_size", seen.size, parameters.max_history_size)
     _warn_near_limit(draft, "max_tokens", seen.tokens, parameters.max_tokens)
-    _warn_near_limit(draft, f"window of {seen.name}", seen.before, seen.gauge.window)
+    _warn_near_limit(draft, f"window of {seen.name}", seen.tokens_before_fitting, seen.gauge.window)
 
 
 def _warn_near_limit(draft: Step, name: str, value: float | None, limit: float | None) -> None:
     """At four fifths of a limit, once a run: a history that is pruned in blocks comes near it again and again."""
-    if not limit or value is None or value < WARN_AT * limit or name in draft.state.warned:
+    if not limit or value is None or value < WARN_AT * limit or name in draft.state.warnings_sent:
         return
 
-    draft.set(warned=(*draft.state.warned, name))
-    draft.say(Warned, text=f"{name}: {value:g} of {limit:g} used ({value / limit:.0%}).")
+    draft.set(warnings_sent=(*draft.state.warnings_sent, name))
+    draft.emit(Warned, text=f"{name}: {value:g} of {limit:g} used ({value / limit:.0%}).")

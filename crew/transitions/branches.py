@@ -38,9 +38,9 @@ def _add_counters(draft: Step, child: RunState) -> None:
         _add_counters(draft, inner)
 
     draft.set(
-        tally=merge_counters(draft.state.tally, child.tally),
-        gauges=carry_over_budgets(draft.state.gauges, child.gauges),
-        warned=tuple(dict.fromkeys((*draft.state.warned, *child.warned))),
+        counters=merge_counters(draft.state.counters, child.counters),
+        token_budgets=carry_over_budgets(draft.state.token_budgets, child.token_budgets),
+        warnings_sent=tuple(dict.fromkeys((*draft.state.warnings_sent, *child.warnings_sent))),
     )
 
 
@@ -50,7 +50,7 @@ def _emit_finished(draft: Step, child: RunState, parent: RunState, group: str) -
         _emit_finished(draft, inner, child, getattr(child.next, "group", ""))
 
     record = branch_record(child)
-    draft.out.append(
+    draft.emitted.append(
         BranchFinished(
             run_id=parent.run_id,
             agent=parent.agent,
@@ -74,7 +74,7 @@ def branch_record(child: RunState) -> Branch:
         output=end.output,
         error=end.error,
         usage=total_usage(child),
-        transcript=tuple(child.transcript[child.forked_at :]),
+        transcript=tuple(child.transcript[child.inherited_messages :]),
         branches=(*child.branches, *(branch_record(inner) for inner in child.children.values())),
     )
 
@@ -98,7 +98,7 @@ MAX_JOIN_CHARS = 20_000
 def start_branches(draft: Step, group: Parallel, crossing: View | None = None) -> None:
     """The branches of a group begin, each on the history as it stands, with an equal share of what is left."""
     state = draft.state
-    forks = state.tally.forks + 1
+    forks = state.counters.forks + 1
     keys = _branch_keys(group.branch_names, forks, state)
     share = share_limits(state, len(keys))
     draft.count(forks=forks)
@@ -110,23 +110,23 @@ def start_branches(draft: Step, group: Parallel, crossing: View | None = None) -
             child,
             history=state.history,
             transcript=state.transcript,
-            forked_at=len(state.transcript),
+            inherited_messages=len(state.transcript),
             views={name: crossing} if crossing else {},
-            tally=RunCounters(seen_tokens=state.tally.seen_tokens),
+            counters=RunCounters(tokens_appended=state.counters.tokens_appended),
         )
         begun = Step(draft.plan, child, draft.event)
-        draft.say(BranchStarted, branch=child.run_id, group=group.name)
-        begun.say(AgentStarted)
-        begun.tell(
+        draft.emit(BranchStarted, branch=child.run_id, group=group.name)
+        begun.emit(AgentStarted)
+        begun.append_framework_message(
             f"[You are {name}, one of the branches of {group.name}, which work at the same time. "
             "Do your part of the user's request.]",
             "branch",
         )
         ask_model_next(begun)
         children[key] = begun.state
-        draft.out.extend(begun.out)
+        draft.emitted.extend(begun.emitted)
 
-    draft.set(children=children, next=RunBranches(group=group.name, branches=keys))
+    draft.set(children=children, next=RunBranches(group=group.name, branch_keys=keys))
     evaluate_group(draft)
 
 
@@ -149,7 +149,7 @@ def _branch_keys(names: Sequence[str], forks: int, state: RunState) -> tuple[str
 
 def share_limits(state: RunState, parts: int) -> Limits:
     """What is left, in equal parts; the rest of a division is not handed out."""
-    limits, tally = state.limits, state.tally
+    limits, tally = state.limits, state.counters
     rounds = None if limits.rounds is None else max(0, limits.rounds - tally.rounds) // parts
     tokens = None if limits.tokens is None else max(0, limits.tokens - tally.usage.total_tokens) // parts
     money = None if limits.cost_usd is None else max(0.0, limits.cost_usd - (tally.usage.cost or 0.0)) / parts
@@ -168,12 +168,12 @@ def new_child(state: RunState, key: str, agent: str, limits: Limits) -> RunState
         agent=agent,
         limits=limits,
         parameters=state.parameters,
-        seen_at=state.seen_at,
+        last_event_at=state.last_event_at,
         active_seconds=state.active_seconds,
-        gauges=state.gauges,
+        token_budgets=state.token_budgets,
         calibrations=state.calibrations,
-        known=state.known,
-        warned=state.warned,
+        billed_until=state.billed_until,
+        warnings_sent=state.warnings_sent,
     )
 
 
@@ -185,19 +185,21 @@ def evaluate_group(draft: Step) -> None:
     now = draft.state.next
     assert isinstance(now, RunBranches)
     group = draft.plan.groups[now.group]
-    ended = {key: child.next for key in now.branches if isinstance((child := draft.state.children[key]).next, Finished)}
+    ended = {
+        key: child.next for key in now.branch_keys if isinstance((child := draft.state.children[key]).next, Finished)
+    }
     good = [key for key, end in ended.items() if end.stop_reason == "completed"]
     bad = [key for key, end in ended.items() if end.stop_reason == "failed"]
-    open_ = len(now.branches) - len(ended)
+    open_ = len(now.branch_keys) - len(ended)
 
     failed = ""
 
     match group.on_error:
         case "collect":
-            joined = now.branches if not open_ else ()
+            joined = now.branch_keys if not open_ else ()
         case "fail_fast":
             failed = f"the branch {_branch_label(draft, bad[0])!r} failed" if bad else ""
-            joined = now.branches if not open_ else ()
+            joined = now.branch_keys if not open_ else ()
         case "first_success" | Quorum():
             wanted = group.on_error.n if isinstance(group.on_error, Quorum) else 1
             failed = f"{len(good)} of {wanted} branches succeeded" if len(good) + open_ < wanted else ""
@@ -218,14 +220,14 @@ def _fail_group(draft: Step, group: Parallel, ended: dict[str, Finished], why: s
         for key, end in ended.items()
         if end.stop_reason != "completed"
     )
-    draft.set(next=replace(now, failed=f"The group {group.name!r} failed: {why} ({reasons})."))
+    draft.set(next=replace(now, failure=f"The group {group.name!r} failed: {why} ({reasons})."))
 
 
 def _join_group(draft: Step, group: Parallel, keys: Sequence[str]) -> None:
     now = draft.state.next
     assert isinstance(now, RunBranches)
     text = _join_text(group, {_branch_label(draft, key): child_output(draft.state.children[key])[0] for key in keys})
-    archive_children(draft, now.branches, group.name)
+    archive_children(draft, now.branch_keys, group.name)
     draft.append(UserMessage(text, origin="join"))
 
     if group.then is None:
@@ -239,13 +241,13 @@ def _join_group(draft: Step, group: Parallel, keys: Sequence[str]) -> None:
         return
 
     draft.set(agent=target)
-    draft.say(AgentStarted)
+    draft.emit(AgentStarted)
     ask_model_next(draft)
 
 
 def _branch_label(draft: Step, key: str) -> str:
     """The branch as a reader is told of it: without the number of the fan-out."""
-    forks = draft.state.tally.forks
+    forks = draft.state.counters.forks
     return key.removeprefix(f"{forks}.") if forks > 1 else key
 
 
@@ -267,12 +269,12 @@ def on_branch_timed_out(draft: Step, event: BranchTimedOut) -> None:
 
     children = dict(draft.state.children)
 
-    for key in now.branches:
+    for key in now.branch_keys:
         child = children[key]
 
         if not isinstance(child.next, Finished) and not is_blocked(child):
             late = Finished(stop_reason="failed", error=f"timed out after {event.seconds:g} s")
-            children[key] = replace(child, next=late, failed_at=child.next)
+            children[key] = replace(child, next=late, next_before_failure=child.next)
 
     draft.set(children=children)
     evaluate_group(draft)

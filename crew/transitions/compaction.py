@@ -31,31 +31,33 @@ def on_summarised(draft: Step, event: Summarised) -> None:
     problem = problem or (
         "" if text and _insert_summary(draft, event.covers, text) else "there is no room for a summary"
     )
-    backlog = draft.state.backlog
+    backlog = draft.state.pending_summary
 
     if problem:
-        draft.set(backlog=replace(backlog, since=0))
+        draft.set(pending_summary=replace(backlog, evicted_since_attempt=0))
         _emit_failure(draft, draft.plan.policy.name, problem)
     else:
-        waiting = tuple(id for id in backlog.ids if id not in set(event.covers))
-        draft.set(backlog=replace(backlog, ids=waiting, since=0, says_something=bool(waiting)))
+        waiting = tuple(id for id in backlog.message_ids if id not in set(event.covers))
+        draft.set(
+            pending_summary=replace(backlog, message_ids=waiting, evicted_since_attempt=0, has_text=bool(waiting))
+        )
 
-    ask_model_next(draft, now.again)
+    ask_model_next(draft, now.repeat_reason)
 
 
 def _pay(draft: Step, event: Summarised) -> None:
     if not event.usage.requests:
         return
 
-    tally, agent = draft.state.tally, draft.state.agent
+    tally, agent = draft.state.counters, draft.state.agent
     mine = tally.by_agent.get(agent)
     draft.count(
         usage=tally.usage + event.usage,
         rounds=tally.rounds + 1,
         by_agent={**tally.by_agent, agent: event.usage if mine is None else mine + event.usage},
-        saved_cost=add_costs(tally.saved_cost, None if event.usage.cost is None else -event.usage.cost),
+        cost_saved=add_costs(tally.cost_saved, None if event.usage.cost is None else -event.usage.cost),
     )
-    draft.say(UsageChanged, usage=draft.state.tally.usage)
+    draft.emit(UsageChanged, usage=draft.state.counters.usage)
 
 
 def _collect_compression(draft: Step, now: Compact, event: Summarised, text: str | None) -> None:
@@ -64,49 +66,53 @@ def _collect_compression(draft: Step, now: Compact, event: Summarised, text: str
     problem = event.error or ("" if text or stays else "the summary is not smaller than what it replaces")
 
     if problem:
-        draft.set(next=replace(now, failed=problem))
+        draft.set(next=replace(now, failure=problem))
         _emit_failure(draft, now.strategy, problem)
         return
 
-    texts = (*now.texts, text or "")
-    draft.set(next=replace(now, texts=texts, failed=""))
+    texts = (*now.summaries, text or "")
+    draft.set(next=replace(now, summaries=texts, failure=""))
 
-    if len(texts) < len(now.parts):
+    if len(texts) < len(now.spans):
         stop_if_limit_reached(draft)
         return
 
-    verbatim = list(draft.state.backlog.verbatim)
+    verbatim = list(draft.state.pending_summary.incompressible_ids)
 
-    for part, made in zip(now.parts, texts, strict=True):
+    for part, made in zip(now.spans, texts, strict=True):
         if not made or not _insert_summary(draft, part, made, cause=now.strategy):
             verbatim.extend(part)
 
     shown = {entry.message.id for entry in draft.state.history.entries}
     kept = tuple(id for id in verbatim if id in shown)
-    draft.set(backlog=replace(draft.state.backlog, verbatim=kept))
-    ask_model_next(draft, now.again)
+    draft.set(pending_summary=replace(draft.state.pending_summary, incompressible_ids=kept))
+    ask_model_next(draft, now.repeat_reason)
 
 
 def _emit_failure(draft: Step, cause: str, problem: str) -> None:
-    draft.say(CompactionFailed, cause=cause, reason=problem, waiting=len(draft.state.backlog.ids))
+    draft.emit(
+        CompactionFailed, cause=cause, reason=problem, pending_messages=len(draft.state.pending_summary.message_ids)
+    )
 
 
 def _insert_summary(draft: Step, covers: Sequence[str], text: str, cause: str = "") -> bool:
     found = locate_messages(draft.state.transcript, covers)
     position = max([index for index, m in found if not isinstance(m, SummaryMessage)] or [found[-1][0]])
     message = SummaryMessage(text, covers=tuple(covers))
-    name = draft.insert(message, position)
+    name = draft.insert_summary(message, position)
 
     if name is None:
         return False
 
     # A view that was cut beyond this place shows the summary all the same: it stands for more than was cut.
     views = {
-        agent: replace(view, kept=tuple(sorted({*view.kept, position}))) if view.cut > position else view
+        agent: replace(view, still_visible=tuple(sorted({*view.still_visible, position})))
+        if view.hidden_before > position
+        else view
         for agent, view in draft.state.views.items()
     }
     draft.set(views=views)
-    draft.say(
+    draft.emit(
         Compacted,
         cause=cause or draft.plan.policy.name,
         summary=name,

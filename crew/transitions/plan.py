@@ -33,7 +33,7 @@ class Toolkit:
     handoffs: Mapping[str, Handoff]
     specs: tuple[ToolSpec, ...]
     output: OutputSpec | None
-    tokens: int
+    overhead_tokens: int
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -50,10 +50,10 @@ class Plan:
     toolkits: Mapping[str, Toolkit]
     policy: Policy
     budget: HistoryBudget
-    views: Mapping[str, tuple[Policy, ...]] = field(default_factory=dict)
+    view_policies: Mapping[str, tuple[Policy, ...]] = field(default_factory=dict)
     sanitize_output: bool = False
 
-    def output_of(self, agent: str, text: str) -> str:
+    def output_text(self, agent: str, text: str) -> str:
         """What counts of an agent's answer: all of it, unless it is to be tidied."""
         own = self.agents[agent].sanitize_output if agent in self.agents else None
         return sanitize_output(text) if (self.sanitize_output if own is None else own) else text
@@ -74,7 +74,7 @@ def compile_plan(
 ) -> Plan:
     """Compile a crew; the policies `everywhere` shape each agent's view, before the agent's own does."""
     groups = {group.name: group for group in crew.groups}
-    agents = crew.members
+    agents = crew.agents_by_name
     toolkits = {name: _build_toolkit(agent, agents, groups) for name, agent in agents.items()}
     views = {name: (*everywhere, *_own_policies(agent)) for name, agent in agents.items()}
     touches = {t.name: t.touches for kit in toolkits.values() for t in kit.tools.values() if t.touches is not None}
@@ -86,7 +86,7 @@ def compile_plan(
         toolkits=toolkits,
         policy=policy,
         budget=budget,
-        views=views,
+        view_policies=views,
         sanitize_output=sanitize_output,
     )
 
@@ -107,7 +107,9 @@ def _build_toolkit(agent: Agent, agents: Mapping[str, Agent], groups: Mapping[st
         estimate_tokens(f"{spec.name} {spec.description} {json.dumps(dict(spec.parameters))}") + 8 for spec in specs
     )
     output = OutputSpec(name=agent.output.__name__, schema=agent.output.model_json_schema()) if agent.output else None
-    return Toolkit(tools=tools, agents=callable_agents, handoffs=handoffs, specs=specs, output=output, tokens=tokens)
+    return Toolkit(
+        tools=tools, agents=callable_agents, handoffs=handoffs, specs=specs, output=output, overhead_tokens=tokens
+    )
 
 
 def _handoff_spec(handoff: Handoff, agents: Mapping[str, Agent], groups: Mapping[str, Parallel]) -> ToolSpec:
@@ -139,23 +141,25 @@ def overhead_parts(agent: Agent, kit: Toolkit, counter: TokenCounter = ESTIMATOR
 
 def token_budget_for(plan: Plan, state: RunState, name: str) -> TokenBudget:
     """What is known of the model that this agent asks now."""
-    known = state.gauges.get(name, ())
-    rank = 1 if state.views.get(name, View()).model == "backup" else 0
+    known = state.token_budgets.get(name, ())
+    rank = 1 if state.views.get(name, View()).active_model == "backup" else 0
 
     if rank < len(known):
         return known[rank]
 
     window = plan.agents[name].max_input_tokens
-    fixed = plan.toolkits[name].tokens
-    return TokenBudget(window=window or DEFAULT_WINDOW, source="explicit" if window else "default", fixed=fixed)
+    fixed = plan.toolkits[name].overhead_tokens
+    return TokenBudget(
+        window=window or DEFAULT_WINDOW, window_source="explicit" if window else "default", overhead_tokens=fixed
+    )
 
 
 def with_token_budget(state: RunState, name: str, gauge: TokenBudget) -> dict[str, tuple[TokenBudget, ...]]:
     """All gauges, with a new one for the model that this agent asks now."""
-    known = [*state.gauges.get(name, ())]
-    rank = 1 if state.views.get(name, View()).model == "backup" else 0
+    known = [*state.token_budgets.get(name, ())]
+    rank = 1 if state.views.get(name, View()).active_model == "backup" else 0
     known[rank : rank + 1] = [gauge]
-    return {**state.gauges, name: tuple(known)}
+    return {**state.token_budgets, name: tuple(known)}
 
 
 def resolve_budget(crew: Crew, policy: Policy, limit: int | None, prune_to: int | None) -> HistoryBudget:
@@ -215,7 +219,7 @@ def resolve_budget(crew: Crew, policy: Policy, limit: int | None, prune_to: int 
             stacklevel=4,
         )
 
-    return HistoryBudget(limit=bound, target=target)
+    return HistoryBudget(limit=bound, prune_to=target)
 
 
 def _numbers(values: Mapping[str, object]) -> Iterable[str]:
@@ -239,7 +243,7 @@ def check_view_policies(plan: Plan) -> None:
     """What shapes an agent's view can make no summary, and must leave room for what the agent has to see."""
     problems: list[str] = []
 
-    for name, policies in plan.views.items():
+    for name, policies in plan.view_policies.items():
         for policy in policies:
             found = [*_numbers_of(policy)]
             limit: int | None = None if found else getattr(policy, "limit", None)
@@ -260,7 +264,7 @@ def check_view_policies(plan: Plan) -> None:
 
 def min_messages(crew: Crew, policy: Policy) -> int:
     """How many messages the mandatory part of a step may need, and a summary where the policy makes them."""
-    step = 3 if crew.groups else max(_messages_per_step(agent) for agent in crew.members.values())
+    step = 3 if crew.groups else max(_messages_per_step(agent) for agent in crew.agents_by_name.values())
     return step + bool(getattr(policy, "summarizes", False))
 
 

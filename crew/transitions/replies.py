@@ -25,8 +25,8 @@ from crew.transitions.view_fitting import TARGET_SHARE, ViewFitter
 def on_replied(draft: Step, event: Replied) -> None:
     """A model replied."""
     state = draft.state
-    agent, tally = draft.plan.agents[state.agent], state.tally
-    again = state.next.again if isinstance(state.next, AskModel) else ""
+    agent, tally = draft.plan.agents[state.agent], state.counters
+    again = state.next.repeat_reason if isinstance(state.next, AskModel) else ""
     mine = tally.by_agent.get(agent.name)
     draft.count(
         usage=tally.usage + event.usage,
@@ -34,7 +34,7 @@ def on_replied(draft: Step, event: Replied) -> None:
         by_agent={**tally.by_agent, agent.name: event.usage if mine is None else mine + event.usage},
     )
     tokens = learn_from_bill(draft, event)
-    draft.say(UsageChanged, usage=draft.state.tally.usage)
+    draft.emit(UsageChanged, usage=draft.state.counters.usage)
 
     if is_empty(event.message):
         _on_empty(draft, again)
@@ -46,20 +46,20 @@ def on_replied(draft: Step, event: Replied) -> None:
 
 def _on_empty(draft: Step, again: str) -> None:
     if again == "empty":
-        draft.say(ReplyEmpty, outcome="final")
+        draft.emit(ReplyEmpty, outcome="final")
         draft.finish("completed", "")
         return
 
-    draft.say(ReplyEmpty, outcome="asked_again")
+    draft.emit(ReplyEmpty, outcome="asked_again")
     ask_model_next(draft, "empty")
 
 
 def _on_text(draft: Step, agent: Agent, message: AssistantMessage, tokens: int, again: str) -> None:
-    text = draft.plan.output_of(agent.name, message.text)
+    text = draft.plan.output_text(agent.name, message.text)
     route = _match_route(agent, text)
 
     if route is not None:
-        draft.say(Routed, signal=route.signal, target=route.target)
+        draft.emit(Routed, signal=route.signal, target=route.target)
         _continue_with(draft, message, tokens, route.target, f"the signal {route.signal}", "route")
     elif agent.output is not None and (problem := _schema_problem(agent, text)):
         _request_correction(draft, agent, message, tokens, problem, again)
@@ -68,7 +68,7 @@ def _on_text(draft: Step, agent: Agent, message: AssistantMessage, tokens: int, 
         draft.set(next=AwaitInput(pause_id=f"{draft.state.run_id}:input.{draft.event.sequence}"))
     elif agent.then is not None:
         target = agent.then if isinstance(agent.then, str) else agent.then.name
-        draft.say(Routed, signal="", target=target)
+        draft.emit(Routed, signal="", target=target)
         _continue_with(draft, message, tokens, target, "its turn", "then")
     else:
         _continue_with(draft, message, tokens, None, "", "then")
@@ -78,7 +78,7 @@ def _continue_with(
     draft: Step, message: AssistantMessage, tokens: int, target: str | None, why: str, origin: str
 ) -> None:
     if target is None:
-        draft.conclude(message, tokens)
+        draft.append_final(message, tokens)
         draft.finish("completed", message.text)
         return
 
@@ -90,8 +90,10 @@ def _continue_with(
         return
 
     draft.set(agent=target)
-    draft.say(AgentStarted)
-    draft.tell(f"[{source} passed the work on to you, {target}, by {why}. Go on with the user's request.]", origin)
+    draft.emit(AgentStarted)
+    draft.append_framework_message(
+        f"[{source} passed the work on to you, {target}, by {why}. Go on with the user's request.]", origin
+    )
     ask_model_next(draft)
 
 
@@ -129,7 +131,7 @@ def _request_correction(
     assert agent.output is not None
 
     draft.append(message, tokens)
-    draft.tell(
+    draft.append_framework_message(
         f"[Your answer does not fit the schema: {problem}\nAnswer again, with JSON that fits it and nothing else.]",
         "output",
     )
@@ -149,16 +151,16 @@ MAX_OVERFLOW_RETRIES = 3
 def on_too_long(draft: Step, event: TooLong) -> None:
     """The window is learned and the view cut: by half, by half again, then down to what must be shown."""
     state = draft.state
-    again = state.next.again if isinstance(state.next, AskModel) else ""
+    again = state.next.repeat_reason if isinstance(state.next, AskModel) else ""
     _learn_window(draft, event)
     seen = ViewFitter(draft)
-    attempt = seen.view.too_long + 1
-    seen.view = replace(seen.view, too_long=attempt)
+    attempt = seen.view.overflow_count + 1
+    seen.view = replace(seen.view, overflow_count=attempt)
     draft.set(views={**draft.state.views, seen.name: seen.view})
     target = TARGET_SHARE * min(seen.tokens, seen.gauge.window) if attempt < MAX_OVERFLOW_RETRIES else 0.0
 
     if attempt > MAX_OVERFLOW_RETRIES or not _shrink_view(seen, target, event):
-        raise seen.overflow(
+        raise seen.overflow_error(
             f"{event.model} refuses even what {seen.name!r} must see, about {seen.tokens} tokens, as too long: "
             f"{event.reason}",
             seen.gauge.window,
@@ -170,37 +172,40 @@ def on_too_long(draft: Step, event: TooLong) -> None:
 def _shrink_view(seen: ViewFitter, target: float, event: TooLong) -> bool:
     reason = f"the model refused about {event.tokens} tokens as too long"
 
-    if seen.cut("too_long", reason, target=target, ceiling=target):
+    if seen.evict_to("too_long", reason, target=target, ceiling=target):
         return True
 
     # Estimates that are far too low would let everything fit: then at least something leaves, and strictly.
     oldest = seen.tokens - 1
-    return seen.cut("too_long", reason, target=oldest, ceiling=oldest)
+    return seen.evict_to("too_long", reason, target=oldest, ceiling=oldest)
 
 
 def _learn_window(draft: Step, event: TooLong) -> None:
     """What the error said of the window holds for every agent with this model; without a number, what was refused."""
     state = draft.state
     maximum = event.maximum or event.tokens
-    gauges = {name: tuple(g.learned(event.model, maximum) for g in ranks) for name, ranks in state.gauges.items()}
-    draft.set(gauges=gauges)
+    gauges = {
+        name: tuple(g.with_learned_window(event.model, maximum) for g in ranks)
+        for name, ranks in state.token_budgets.items()
+    }
+    draft.set(token_budgets=gauges)
 
-    room = maximum - token_budget_for(draft.plan, draft.state, state.agent).reserve
+    room = maximum - token_budget_for(draft.plan, draft.state, state.agent).reply_reserve
 
     if event.tokens < room:
         # More was sent than the window holds, though less was estimated: this model counts higher than thought.
         known = state.calibrations.get(event.model, Calibration())
         factor = min(4.0, room / max(1, event.tokens))
-        scale = known.scale if known.bills else known.scale * factor
-        raised = replace(known, ratio=min(4.0, known.ratio * factor), scale=scale)
+        scale = known.billed_scale if known.bill_count else known.billed_scale * factor
+        raised = replace(known, estimate_ratio=min(4.0, known.estimate_ratio * factor), billed_scale=scale)
         draft.set(calibrations={**state.calibrations, event.model: raised})
 
 
 def on_fell_back(draft: Step, event: FellBack) -> None:
     """The agent's backup takes over for the rest of the run, with a view for its own window."""
     state = draft.state
-    again = state.next.again if isinstance(state.next, AskModel) else ""
+    again = state.next.repeat_reason if isinstance(state.next, AskModel) else ""
     view = state.views.get(state.agent, View())
-    view = replace(view, model="backup", too_long=0, moved="fallback")
+    view = replace(view, active_model="backup", overflow_count=0, moved_by="fallback")
     draft.set(views={**state.views, state.agent: view})
     ask_model_next(draft, again)

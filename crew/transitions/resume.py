@@ -25,13 +25,13 @@ def on_resumed(draft: Step, event: Resumed, settle_child: Callable[[Step, str], 
     for key, child in draft.state.children.items():
         inner = Step(draft.plan, child, event)
         on_resumed(inner, event, settle_child)
-        draft.out.extend(inner.out)
+        draft.emitted.extend(inner.emitted)
         draft.set(children={**draft.state.children, key: inner.state})
 
     match draft.state.next:
         case AwaitInput(pause_id=id):
             if id in event.answers:
-                draft.tell(replace_surrogates(event.answers[id]), "answer")
+                draft.append_framework_message(replace_surrogates(event.answers[id]), "answer")
                 ask_model_next(draft)
         case CallTools(calls=calls):
             for open in calls:
@@ -49,17 +49,17 @@ def on_resumed(draft: Step, event: Resumed, settle_child: Callable[[Step, str], 
 def _clear_failure(draft: Step) -> None:
     now = draft.state.next
 
-    if isinstance(now, RunBranches) and now.failed:
+    if isinstance(now, RunBranches) and now.failure:
         children = {key: _retry_child(child) for key, child in draft.state.children.items()}
-        draft.set(children=children, next=replace(now, failed=""))
-    elif isinstance(now, AskModel) and now.failed:
-        draft.set(next=replace(now, failed=""))
+        draft.set(children=children, next=replace(now, failure=""))
+    elif isinstance(now, AskModel) and now.failure:
+        draft.set(next=replace(now, failure=""))
 
 
 def _retry_child(child: RunState) -> RunState:
-    at = child.failed_at
-    at = replace(at, failed="") if isinstance(at, AskModel) else at
-    return child if at is None else replace(child, next=at, failed_at=None)
+    at = child.next_before_failure
+    at = replace(at, failure="") if isinstance(at, AskModel) else at
+    return child if at is None else replace(child, next=at, next_before_failure=None)
 
 
 def _resume_call(draft: Step, open: OpenCall, answers: dict[str, Any]) -> None:

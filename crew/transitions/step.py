@@ -28,7 +28,7 @@ class Step:
 
     def __init__(self, plan: Plan, state: RunState, event: Event, **changes: Any) -> None:
         self.plan, self.state, self.event = plan, changed(state, **changes), event
-        self.out: list[Event] = []
+        self.emitted: list[Event] = []
 
     def set(self, **changes: Any) -> None:
         """Change the state."""
@@ -36,61 +36,61 @@ class Step:
 
     def count(self, **changes: Any) -> None:
         """Change the tally."""
-        self.set(tally=changed(self.state.tally, **changes))
+        self.set(counters=changed(self.state.counters, **changes))
 
-    def say(self, kind: type[Told], **facts: Any) -> None:
+    def emit(self, kind: type[Told], **facts: Any) -> None:
         """Tell of something, in this run's name."""
         told = kind(run_id=self.state.run_id, agent=self.state.agent, at=self.event.at, **facts)
-        self.out.append(told)  # type: ignore[arg-type]
+        self.emitted.append(told)  # type: ignore[arg-type]
 
     # ------------------------------------------------------------------------------------------ the one append
 
     @property
-    def budget(self) -> HistoryBudget:
+    def history_budget(self) -> HistoryBudget:
         """How large the history may be; for a policy that counts tokens, with the window of the agent at work."""
         if not getattr(self.plan.policy, "eager", False) or self.state.agent not in self.plan.agents:
             return self.plan.budget
 
         gauge = token_budget_for(self.plan, self.state, self.state.agent)
-        return replace(self.plan.budget, window=gauge.window, fixed=gauge.fixed)
+        return replace(self.plan.budget, window=gauge.window, overhead_tokens=gauge.overhead_tokens)
 
     def append(self, message: Message, tokens: int | None = None, *, shown: Message | None = None) -> None:
         """A message enters transcript and history; where the history shows it in part, `shown` is that part."""
         entry = self._record(message, tokens, shown)
-        history, pruned = self.state.history.append(entry, policy=self.plan.policy, budget=self.budget)
-        self._accept(history, pruned)
+        history, pruned = self.state.history.append(entry, policy=self.plan.policy, budget=self.history_budget)
+        self._accept_pruning(history, pruned)
 
-    def conclude(self, message: Message, tokens: int) -> None:
+    def append_final(self, message: Message, tokens: int) -> None:
         """The reply that ends the run enters; it never overflows."""
         entry = self._record(message, tokens, None)
-        history, pruned = self.state.history.conclude(entry, policy=self.plan.policy, budget=self.budget)
-        self._accept(history, pruned)
+        history, pruned = self.state.history.append_final(entry, policy=self.plan.policy, budget=self.history_budget)
+        self._accept_pruning(history, pruned)
 
-    def begin(self, messages: tuple[Message, ...], tokens: tuple[int, ...]) -> None:
+    def append_input(self, messages: tuple[Message, ...], tokens: tuple[int, ...]) -> None:
         """What came in, the goal last, enters at once and is pruned once."""
         entries = [self._record(m, n, None) for m, n in zip(messages, tokens, strict=True)]
         start = replace(self.state.history, goal=messages[-1].id)
-        self._accept(*start.append(*entries, policy=self.plan.policy, budget=self.budget))
+        self._accept_pruning(*start.append(*entries, policy=self.plan.policy, budget=self.history_budget))
 
-    def insert(self, summary: SummaryMessage, position: int) -> str | None:
+    def insert_summary(self, summary: SummaryMessage, position: int) -> str | None:
         """A summary enters at the place of what it covers; its id, or None where there is no room for it."""
-        named = self._named(summary)
+        named = self._with_id(summary)
         entry = HistoryEntry(message=named, position=position, tokens=estimate_message_tokens(named))
-        made = self.state.history.insert(entry, budget=self.plan.budget)
+        made = self.state.history.insert_summary(entry, budget=self.plan.budget)
 
         if made is None:
             return None
 
         self.set(transcript=self.state.transcript.append(named))
-        self._accept(*made)
+        self._accept_pruning(*made)
         return named.id
 
     def _record(self, message: Message, tokens: int | None, shown: Message | None) -> HistoryEntry:
-        message = self._named(message)
+        message = self._with_id(message)
         transcript = self.state.transcript
         self.set(transcript=transcript.append(message))
         counted = estimate_message_tokens(message) if tokens is None else tokens
-        self.count(seen_tokens=self.state.tally.seen_tokens + counted)
+        self.count(tokens_appended=self.state.counters.tokens_appended + counted)
         part = message if shown is None else changed(shown, id=message.id, time=message.time)
 
         if isinstance(part, AssistantMessage) and part.manifest is not None:
@@ -98,28 +98,28 @@ class Step:
 
         return HistoryEntry(message=part, position=len(transcript), tokens=counted)
 
-    def _named(self, message: Named) -> Named:
+    def _with_id(self, message: Named) -> Named:
         if message.id:
             return message
 
         # Named after its place: a run that is watched, resumed or retried comes to the same ids.
         return changed(message, id=f"{self.state.run_id}:{len(self.state.transcript)}", time=self.event.at)
 
-    def _accept(self, history: History, pruned: PruneDecision | None) -> None:
+    def _accept_pruning(self, history: History, pruned: PruneDecision | None) -> None:
         self.set(history=history)
 
         if pruned is None:
             return
 
         before = sum(g.size for g in (*pruned.kept, *pruned.evicted))
-        tally = self.state.tally
+        tally = self.state.counters
         self.count(
             messages_pruned=tally.messages_pruned + before - history.size,
             prunings=(*tally.prunings, (before, history.size)),
             by_policy=incremented(tally.by_policy, self.plan.policy.name),
         )
-        self._await_summary(pruned)
-        self.say(
+        self._note_for_summary(pruned)
+        self.emit(
             HistoryPruned,
             policy=self.plan.policy.name,
             reason=pruned.reason,
@@ -131,48 +131,48 @@ class Step:
             tokens_after=sum(g.tokens for g in pruned.kept),
         )
 
-    def _await_summary(self, pruned: PruneDecision) -> None:
+    def _note_for_summary(self, pruned: PruneDecision) -> None:
         """What left is noted down, if a summary shall stand for it, or was to stand for what was there before."""
-        backlog = self.state.backlog
+        backlog = self.state.pending_summary
         # What leaves to make room for a summary belongs to the next one.
-        made_room = not pruned.to_summarise and isinstance(self.state.transcript[-1], SummaryMessage)
+        made_room = not pruned.to_summarize and isinstance(self.state.transcript[-1], SummaryMessage)
         gone = [entry for g in pruned.evicted for entry in g.entries]
-        named = [e.message.id for e in gone] if made_room and self.plan.summarizes else pruned.to_summarise
+        named = [e.message.id for e in gone] if made_room and self.plan.summarizes else pruned.to_summarize
 
         if not named and not self.plan.summarizes:
             return
 
-        waiting = tuple(dict.fromkeys((*backlog.ids, *named)))
-        wordy = backlog.says_something or any(has_text(e.message) for e in gone if e.message.id in set(named))
+        waiting = tuple(dict.fromkeys((*backlog.message_ids, *named)))
+        wordy = backlog.has_text or any(has_text(e.message) for e in gone if e.message.id in set(named))
         self.set(
-            backlog=replace(
+            pending_summary=replace(
                 backlog,
-                ids=waiting,
-                since=backlog.since + sum(g.size for g in pruned.evicted),
-                says_something=wordy,
-                left=(*backlog.left, *gone),
+                message_ids=waiting,
+                evicted_since_attempt=backlog.evicted_since_attempt + sum(g.size for g in pruned.evicted),
+                has_text=wordy,
+                evicted_since_request=(*backlog.evicted_since_request, *gone),
             )
         )
 
     # ------------------------------------------------------------------------------------------ what comes next
 
-    def stop_at(self, limit: str, value: float) -> None:
+    def stop_at_limit(self, limit: str, value: float) -> None:
         """A limit ends the run, with the work so far."""
-        self.say(LimitReached, limit=limit, value=value)
-        self.finish("limit", self.last_words())
+        self.emit(LimitReached, limit=limit, value=value)
+        self.finish("limit", self.last_reply_text())
 
     def finish(self, stop_reason: StopReason, output: str) -> None:
         """Nothing is next."""
-        output = self.plan.output_of(self.state.agent, output)
+        output = self.plan.output_text(self.state.agent, output)
         self.set(next=Finished(stop_reason=stop_reason, output=output))
 
-    def last_words(self) -> str:
+    def last_reply_text(self) -> str:
         """The newest text that an agent of this run wrote."""
-        own = range(len(self.state.transcript) - 1, self.state.forked_at - 1, -1)
+        own = range(len(self.state.transcript) - 1, self.state.inherited_messages - 1, -1)
         texts = (self.state.transcript[i] for i in own)
         return next((m.text for m in texts if m.role == "assistant" and m.text.strip()), "")
 
-    def tell(self, text: str, origin: Any) -> None:
+    def append_framework_message(self, text: str, origin: Any) -> None:
         """The framework says something in the user's place, so that the next request ends with a user message."""
         self.append(UserMessage(text, origin=origin))
 

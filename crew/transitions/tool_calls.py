@@ -56,14 +56,14 @@ def start_called_agent(draft: Step, call: ToolCall, used: AgentTool, siblings: i
     else:
         child = new_child(draft.state, call.id, used.agent.name, share_limits(draft.state, siblings))
         begun = Step(draft.plan, child, draft.event)
-        draft.say(BranchStarted, branch=child.run_id, tool=call.name)
-        begun.say(AgentStarted)
+        draft.emit(BranchStarted, branch=child.run_id, tool=call.name)
+        begun.emit(AgentStarted)
         goal = UserMessage(request, id=f"{child.run_id}:0", time=draft.event.at)
-        begun.set(history=History(goal=goal.id), transcript=Transcript(), known=0)
+        begun.set(history=History(goal=goal.id), transcript=Transcript(), billed_until=0)
         begun.append(goal)
         ask_model_next(begun)
         draft.set(children={**draft.state.children, call.id: begun.state})
-        draft.out.extend(begun.out)
+        draft.emitted.extend(begun.emitted)
 
     calls = tuple(
         replace(open, status=status, result=result) if open.call.id == call.id else open for open in now.calls
@@ -95,7 +95,7 @@ def finish_called_agent(draft: Step, key: str) -> ToolResult:
     )
     archive_children(draft, [key])
     calls = tuple(replace(open, status="done", result=result) if open.call.id == key else open for open in now.calls)
-    by_tool = draft.state.tally.by_tool
+    by_tool = draft.state.counters.by_tool
     tally = by_tool.get(name, ToolCounters())
     draft.count(by_tool={**by_tool, name: ToolCounters(calls=tally.calls + 1, errors=tally.errors + (not ok))})
     draft.set(next=replace(now, calls=calls))
@@ -111,14 +111,14 @@ def open_calls(draft: Step, reply: AssistantMessage, tokens: int) -> None:
     shown = reply
 
     if declined:
-        draft.say(CallsDeclined, calls=declined, accepted=len(accepted))
+        draft.emit(CallsDeclined, calls=declined, accepted=len(accepted))
         ids = {call.id for call in accepted}
         shown = replace(reply, calls=accepted, provider_data=_without_items_of(reply.provider_data, reply.calls, ids))
 
     draft.append(reply, tokens, shown=shown)
     winner, answered = _handoff_results(accepted, kit)
     calls = tuple(_open_call(call, answered.get(call.id)) for call in accepted)
-    draft.set(next=CallTools(calls=calls, handoff=winner, declined=declined))
+    draft.set(next=CallTools(calls=calls, handoff_call_id=winner, declined=declined))
 
     for call in accepted:
         if call.name in kit.agents:
@@ -142,7 +142,7 @@ def _with_valid_ids(draft: Step, reply: AssistantMessage) -> AssistantMessage:
     for number, call in enumerate(reply.calls):
         id, name = call.id, _valid_tool_name(call.name)
 
-        if id in used or not STRICTEST.takes_id(id):
+        if id in used or not STRICTEST.accepts_call_id(id):
             id = f"call_{place}_{number}"
 
             while id in used:
@@ -157,8 +157,8 @@ def _with_valid_ids(draft: Step, reply: AssistantMessage) -> AssistantMessage:
 
 def _valid_tool_name(name: str) -> str:
     """A name that every provider takes. A changed one must not turn into the name of a tool: nothing may run by it."""
-    fit = STRICTEST.fit_name(name)
-    return name if fit == name else STRICTEST.fit_name(f"unknown_{fit}")
+    fit = STRICTEST.fit_tool_name(name)
+    return name if fit == name else STRICTEST.fit_tool_name(f"unknown_{fit}")
 
 
 def _accepted_calls(draft: Step, calls: tuple[ToolCall, ...], kit: Toolkit) -> tuple[ToolCall, ...]:
@@ -167,7 +167,7 @@ def _accepted_calls(draft: Step, calls: tuple[ToolCall, ...], kit: Toolkit) -> t
         return calls  # one always fits
 
     plan, state = draft.plan, draft.state
-    own = [getattr(policy, "limit", None) for policy in plan.views.get(state.agent, ())]
+    own = [getattr(policy, "limit", None) for policy in plan.view_policies.get(state.agent, ())]
     bound = None if plan.budget.limit is None else plan.budget.limit - plan.summarizes
     bounds = [size for size in (bound, state.parameters.max_history_size, *own) if size is not None]
     systems = {entry.message.text for entry in state.history.entries if isinstance(entry.message, SystemMessage)}
@@ -231,7 +231,7 @@ def record_result(draft: Step, result: ToolResult, tokens: int = 0) -> None:
         changed(open, status="done", result=result, tokens=tokens) if open.call.id == result.call_id else open
         for open in now.calls
     )
-    by_tool = draft.state.tally.by_tool
+    by_tool = draft.state.counters.by_tool
     tally = by_tool.get(result.name, ToolCounters())
     tally = ToolCounters(calls=tally.calls + 1, errors=tally.errors + (result.outcome == "error"))
     draft.count(by_tool={**by_tool, result.name: tally})
@@ -247,8 +247,8 @@ def finish_if_all_returned(draft: Step) -> None:
 
     draft.append(*collect_results(now))
 
-    if now.handoff:
-        call = next(open.call for open in now.calls if open.call.id == now.handoff)
+    if now.handoff_call_id:
+        call = next(open.call for open in now.calls if open.call.id == now.handoff_call_id)
         _hand_off(draft, call)
     else:
         ask_model_next(draft)
@@ -275,12 +275,12 @@ def _hand_off(draft: Step, call: ToolCall) -> None:
     handoff = draft.plan.toolkits[state.agent].handoffs[call.name]
     limit = state.limits.handoffs
 
-    if limit is not None and state.tally.handoffs >= limit:
-        draft.stop_at("handoffs", limit)
+    if limit is not None and state.counters.handoffs >= limit:
+        draft.stop_at_limit("handoffs", limit)
         return
 
-    draft.count(handoffs=state.tally.handoffs + 1)
-    draft.say(HandedOff, target=handoff.target, call_id=call.id)
+    draft.count(handoffs=state.counters.handoffs + 1)
+    draft.emit(HandedOff, target=handoff.target, call_id=call.id)
     start = state.history.entries[-2].position
     group = draft.plan.groups.get(handoff.target)
 
@@ -291,7 +291,7 @@ def _hand_off(draft: Step, call: ToolCall) -> None:
 
     view = apply_handoff(state.views.get(handoff.target, View()), state.history, start, handoff.history)
     draft.set(agent=handoff.target, views={**state.views, handoff.target: view})
-    draft.say(AgentStarted)
+    draft.emit(AgentStarted)
     ask_model_next(draft)
 
 
@@ -303,7 +303,7 @@ def on_child_finished(draft: Step, key: str) -> None:
         return
 
     match draft.state.next:
-        case RunBranches(failed=""):
+        case RunBranches(failure=""):
             evaluate_group(draft)
         case CallTools():
             finish_called_agent(draft, key)

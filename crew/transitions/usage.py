@@ -29,31 +29,39 @@ def learn_from_bill(draft: Step, event: Replied) -> int:
     entries = visible_entries(state.history, view)
     sent = with_marker(entries, view)
     numbers = entry_codes(sent, view)
-    seen = state.tally.seen_tokens
+    seen = state.counters.tokens_appended
     billed = event.usage.input_tokens
-    held_tokens = billed - gauge.fixed if billed else sum([entry.tokens for entry in sent])
-    left_out = round(seen * calibration.ratio) - held_tokens if len(sent) < len(state.transcript) else 0
-    fresh = changed(view, turn=view.turn + 1, sent=numbers, sent_to=gauge.model, seen=seen, moved="", too_long=0)
+    held_tokens = billed - gauge.overhead_tokens if billed else sum([entry.tokens for entry in sent])
+    left_out = round(seen * calibration.estimate_ratio) - held_tokens if len(sent) < len(state.transcript) else 0
+    fresh = changed(
+        view,
+        turn=view.turn + 1,
+        last_request=numbers,
+        last_model=gauge.model,
+        last_tokens_appended=seen,
+        moved_by="",
+        overflow_count=0,
+    )
     changes: dict[str, Any] = {
         "views": {**state.views, name: fresh},
-        "tally": _count_request(state.tally, event, left_out),
+        "counters": _count_request(state.counters, event, left_out),
     }
 
     if billed:
         held: Literal["held", "moved", "first"] = "moved"
 
-        if not view.sent or view.sent_to != gauge.model:
+        if not view.last_request or view.last_model != gauge.model:
             held = "first"
-        elif numbers[: len(view.sent)] == view.sent:
+        elif numbers[: len(view.last_request)] == view.last_request:
             held = "held"
 
-        found = calibrate(calibration, gauge.fixed, sent, state.known, billed, held=held)
+        found = calibrate(calibration, gauge.overhead_tokens, sent, state.billed_until, billed, held=held)
         calibration = found.calibration
         changes.update(
-            history=_recount_history(state.history, entries, found, state.known),
-            gauges=with_token_budget(state, name, changed(gauge, fixed=found.fixed)),
+            history=_recount_history(state.history, entries, found, state.billed_until),
+            token_budgets=with_token_budget(state, name, changed(gauge, overhead_tokens=found.overhead_tokens)),
             calibrations={**state.calibrations, gauge.model: calibration},
-            known=len(state.transcript),
+            billed_until=len(state.transcript),
         )
 
     draft.set(**changes)
@@ -63,13 +71,15 @@ def learn_from_bill(draft: Step, event: Replied) -> int:
 def _recount_history(history: History, entries: tuple[HistoryEntry, ...], found: BilledTokens, known: int) -> History:
     """The history with what each message costs; what was shown in part, or not at all, is only converted."""
     # What was billed before mostly stays as it is: only the newest entries are looked at then.
-    first = known if not found.tokens or min(found.tokens) >= known else 0
-    seen = {entry.position: entry for entry in _entries_since(first, entries) if entry.position in found.tokens}
-    factor = found.calibration.ratio / found.calibration.scale
+    first = known if not found.tokens_by_position or min(found.tokens_by_position) >= known else 0
+    seen = {
+        entry.position: entry for entry in _entries_since(first, entries) if entry.position in found.tokens_by_position
+    }
+    factor = found.calibration.estimate_ratio / found.calibration.billed_scale
 
     def correct(entry: HistoryEntry) -> HistoryEntry:
         if seen.get(entry.position) is entry:
-            return changed(entry, tokens=found.tokens[entry.position])
+            return changed(entry, tokens=found.tokens_by_position[entry.position])
 
         return changed(entry, tokens=round(entry.tokens * factor)) if entry.position >= known else entry
 
@@ -93,7 +103,7 @@ def _reply_tokens(event: Replied, calibration: Calibration) -> int:
     usage = event.usage
     billed = usage.output_tokens - (0 if event.message.provider_data else usage.reasoning_tokens)
     plausible = event.tokens / 2 < billed and (event.message.provider_data or billed < 2 * event.tokens + 64)
-    exact = round(billed / calibration.ratio) if plausible else event.tokens
+    exact = round(billed / calibration.estimate_ratio) if plausible else event.tokens
     # In a short reply, what the service wraps around a call as it is written outweighs the call itself.
     return exact if billed > _SHORT_REPLY_TOKENS else min(exact, event.tokens)
 
@@ -101,8 +111,8 @@ def _reply_tokens(event: Replied, calibration: Calibration) -> int:
 def _count_request(tally: RunCounters, event: Replied, left_out: int) -> RunCounters:
     tally = changed(
         tally,
-        saved_tokens=tally.saved_tokens + max(0, left_out),
-        saved_cost=add_costs(tally.saved_cost, event.saved),
+        tokens_saved=tally.tokens_saved + max(0, left_out),
+        cost_saved=add_costs(tally.cost_saved, event.cost_saved),
     )
     manifest = event.message.manifest
 
@@ -111,7 +121,7 @@ def _count_request(tally: RunCounters, event: Replied, left_out: int) -> RunCoun
 
     return changed(
         tally,
-        estimated_tokens=tally.estimated_tokens + manifest.tokens,
-        cached_tokens=tally.cached_tokens + manifest.cached,
-        prefix_breaks=tally.prefix_breaks + bool(manifest.rule and manifest.request),
+        tokens_estimated=tally.tokens_estimated + manifest.tokens_estimated,
+        cached_predicted=tally.cached_predicted + manifest.cached_predicted,
+        prefix_breaks=tally.prefix_breaks + bool(manifest.moved_by and manifest.turn),
     )

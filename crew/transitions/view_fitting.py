@@ -44,23 +44,25 @@ class ViewFitter:
         self.calibration = state.calibrations.get(self.gauge.model, Calibration())
         self.view = state.views.get(name, View())
         self._measure()
-        self.before = self.tokens
+        self.tokens_before_fitting = self.tokens
 
     def _measure(self) -> None:
-        history, known = self.draft.state.history, self.draft.state.known
+        history, known = self.draft.state.history, self.draft.state.billed_until
         self.entries = visible_entries(history, self.view)
         sent = with_marker(self.entries, self.view)
         self.size = entries_size(sent, history)
         old, new = split_billed(sent, known)
-        fresh = new * self.calibration.ratio
-        self.tokens = round(self.gauge.fixed + old * self.calibration.scale + fresh)
-        self.careful = self.tokens + fresh * (ESTIMATE_MARGIN - 1.0)
+        fresh = new * self.calibration.estimate_ratio
+        self.tokens = round(self.gauge.overhead_tokens + old * self.calibration.billed_scale + fresh)
+        self.cautious_tokens = self.tokens + fresh * (ESTIMATE_MARGIN - 1.0)
 
     def groups(self) -> tuple[MessageGroup, ...]:
         """What is shown as groups, each with its tokens as this model counts them."""
-        known, c = self.draft.state.known, self.calibration
+        known, c = self.draft.state.billed_until, self.calibration
         weighed = [
-            replace(entry, tokens=round(entry.tokens * (c.scale if entry.position < known else c.ratio)))
+            replace(
+                entry, tokens=round(entry.tokens * (c.billed_scale if entry.position < known else c.estimate_ratio))
+            )
             for entry in self.entries
         ]
         return group_entries(weighed, self.draft.state.history.goal)
@@ -68,32 +70,32 @@ class ViewFitter:
     @property
     def extra(self) -> tuple[int, int]:
         """What a request holds beside the groups: the marker's size, and its tokens with the fixed part's."""
-        old, new = split_billed(self.entries, self.draft.state.known)
-        groups = old * self.calibration.scale + new * self.calibration.ratio
-        return (1 if self.view.truncated else 0), max(0, round(self.tokens - groups))
+        old, new = split_billed(self.entries, self.draft.state.billed_until)
+        groups = old * self.calibration.billed_scale + new * self.calibration.estimate_ratio
+        return (1 if self.view.truncated_count else 0), max(0, round(self.tokens - groups))
 
     # ------------------------------------------------------------------------------------------ its moves
 
-    def lose(self, gone: Collection[HistoryEntry], rule: str, reason: str, *, marks: bool = False) -> None:
+    def hide(self, gone: Collection[HistoryEntry], rule: str, reason: str, *, marks: bool = False) -> None:
         """These entries are not shown any more."""
-        truncated = self.view.truncated + (sum(message_size(entry.message) for entry in gone) if marks else 0)
+        truncated = self.view.truncated_count + (sum(message_size(entry.message) for entry in gone) if marks else 0)
         view = hide_positions(self.view, self.entries, {entry.position for entry in gone})
-        self._move(replace(view, truncated=truncated), rule, reason, evicted=tuple(e.message.id for e in gone))
+        self._accept(replace(view, truncated_count=truncated), rule, reason, evicted=tuple(e.message.id for e in gone))
 
-    def omit(self, ids: Collection[str], rule: str, reason: str) -> None:
+    def mask(self, ids: Collection[str], rule: str, reason: str) -> None:
         """The results of these messages are masked."""
-        self._move(mask_messages(self.view, self.entries, ids), rule, reason, masked=tuple(ids))
+        self._accept(mask_messages(self.view, self.entries, ids), rule, reason, masked=tuple(ids))
 
-    def _move(
+    def _accept(
         self, view: View, rule: str, reason: str, evicted: tuple[str, ...] = (), masked: tuple[str, ...] = ()
     ) -> None:
         before, tokens = self.size, self.tokens
-        self.view = replace(view, moved=rule)
+        self.view = replace(view, moved_by=rule)
         self._measure()
         draft = self.draft
         draft.set(views={**draft.state.views, self.name: self.view})
-        draft.count(by_policy=incremented(draft.state.tally.by_policy, rule))
-        draft.say(
+        draft.count(by_policy=incremented(draft.state.counters.by_policy, rule))
+        draft.emit(
             HistoryPruned,
             policy=rule,
             reason=reason,
@@ -107,23 +109,23 @@ class ViewFitter:
             where="view",
         )
 
-    def cut(self, rule: str, reason: str, *, target: float, ceiling: float, by: Unit = "tokens") -> bool:
+    def evict_to(self, rule: str, reason: str, *, target: float, ceiling: float, by: Unit = "tokens") -> bool:
         """Cut to the target, and of what should stay only down to the ceiling; False where nothing could leave."""
         groups, (size, tokens) = self.groups(), self.extra
         extra = tokens if by == "tokens" else size
         gone = drop(groups, target=target - extra, ceiling=ceiling - extra, by=by)
 
         if gone:
-            self.lose([entry for index in sorted(gone) for entry in groups[index].entries], rule, reason)
+            self.hide([entry for index in sorted(gone) for entry in groups[index].entries], rule, reason)
 
-        if self.view.truncated and (self.tokens if by == "tokens" else self.size) > ceiling:
+        if self.view.truncated_count and (self.tokens if by == "tokens" else self.size) > ceiling:
             # The marker gives way to what must be shown.
-            self._move(replace(self.view, truncated=0), rule, reason)
+            self._accept(replace(self.view, truncated_count=0), rule, reason)
             return True
 
         return bool(gone)
 
-    def overflow(self, text: str, limit: int, by: Unit = "tokens") -> ContextOverflow:
+    def overflow_error(self, text: str, limit: int, by: Unit = "tokens") -> ContextOverflow:
         """The error that says what the request is made of when nothing more can leave."""
         items: list[tuple[str, int]] = []
 
@@ -141,7 +143,7 @@ class ViewFitter:
 def fit_view(draft: Step) -> ViewFitter:
     """Move the view of the agent whose turn it is as far as its policies and limits ask for."""
     seen = ViewFitter(draft)
-    policies = draft.plan.views.get(seen.name, ())
+    policies = draft.plan.view_policies.get(seen.name, ())
 
     for policy in policies:
         if _policy_may_act(policy, seen):
@@ -175,7 +177,7 @@ def _readable_results(entries: Collection[HistoryEntry], view: View) -> int:
     results = (
         entry.message
         for entry in entries
-        if entry.position >= view.masked_to and isinstance(entry.message, ToolMessage)
+        if entry.position >= view.masked_before and isinstance(entry.message, ToolMessage)
     )
     return sum(message_size(message) for message in results if message.results[0].text != OMITTED)
 
@@ -185,27 +187,27 @@ def _apply_policy(policy: Policy, seen: ViewFitter) -> None:
     size, tokens = seen.extra
     limit: int | None = getattr(policy, "limit", None)
     target = getattr(policy, "prune_to", None) or max(1, (limit or 0) // 2)
-    budget = HistoryBudget(limit=limit, target=target, window=seen.gauge.window, fixed=tokens)
+    budget = HistoryBudget(limit=limit, prune_to=target, window=seen.gauge.window, overhead_tokens=tokens)
     bound = limit - size if limit is not None else sum(g.size for g in groups)
     verdict: PruneDecision = enforce_bounds(groups, policy.prune(groups, budget), bound)
 
     if verdict.evicted:
         gone = [entry for g in verdict.evicted for entry in g.entries]
-        seen.lose(gone, policy.name, verdict.reason, marks=getattr(policy, "marks", False))
+        seen.hide(gone, policy.name, verdict.reason, marks=getattr(policy, "marks", False))
 
     # The newest results are what the model was called for: they stay readable whatever a policy says.
     fixed = {entry.message.id for g in verdict.kept if g.mandatory for entry in g.entries}
     masked = tuple(id for id in verdict.masked if id not in fixed)
 
     if masked:
-        seen.omit(masked, policy.name, verdict.reason)
+        seen.mask(masked, policy.name, verdict.reason)
 
     if limit is not None and seen.size > limit:
-        seen.cut(policy.name, verdict.reason, target=limit, ceiling=limit, by="size")
+        seen.evict_to(policy.name, verdict.reason, target=limit, ceiling=limit, by="size")
 
     if limit is not None and seen.size > limit:
         text = f"What {seen.name!r} must see holds {seen.size} messages, more than its policy's limit of {limit}."
-        raise seen.overflow(text, limit, "size")
+        raise seen.overflow_error(text, limit, "size")
 
 
 # ---------------------------------------------------------------------------------------------------- limits
@@ -214,36 +216,36 @@ def _apply_policy(policy: Policy, seen: ViewFitter) -> None:
 def _fit_tokens(seen: ViewFitter, *, by_policy: bool) -> None:
     asked, gauge = seen.draft.state.parameters.max_tokens, seen.gauge
 
-    if asked is not None and gauge.fixed >= asked:
+    if asked is not None and gauge.overhead_tokens >= asked:
         parts = overhead_parts(seen.agent, seen.draft.plan.toolkits[seen.name])
         raise ContextOverflow(
             f"max_tokens must accommodate the system prompt: instructions and tools of {seen.name!r} hold about "
-            f"{gauge.fixed} tokens, and max_tokens is {asked}.",
+            f"{gauge.overhead_tokens} tokens, and max_tokens is {asked}.",
             limit=asked,
             items=parts,
         )
 
-    if asked is not None and seen.careful > asked:
+    if asked is not None and seen.cautious_tokens > asked:
         reason = f"about {seen.tokens} tokens, and max_tokens is {asked}"
-        seen.cut("max_tokens", reason, target=asked * TARGET_SHARE, ceiling=asked / ESTIMATE_MARGIN)
+        seen.evict_to("max_tokens", reason, target=asked * TARGET_SHARE, ceiling=asked / ESTIMATE_MARGIN)
 
         if seen.tokens > asked:
             text = f"What {seen.name!r} must see holds about {seen.tokens} tokens, more than max_tokens={asked}."
-            raise seen.overflow(text, asked)
+            raise seen.overflow_error(text, asked)
 
-    ceiling = min(gauge.window - gauge.reserve, gauge.window * (1.0 if by_policy else WINDOW_THRESHOLD))
+    ceiling = min(gauge.window - gauge.reply_reserve, gauge.window * (1.0 if by_policy else WINDOW_THRESHOLD))
 
     if seen.tokens > ceiling:
-        reason = f"about {seen.tokens} tokens, and the window holds {gauge.window} ({gauge.source})"
-        seen.cut("window", reason, target=min(ceiling, gauge.window * TARGET_SHARE), ceiling=ceiling)
+        reason = f"about {seen.tokens} tokens, and the window holds {gauge.window} ({gauge.window_source})"
+        seen.evict_to("window", reason, target=min(ceiling, gauge.window * TARGET_SHARE), ceiling=ceiling)
 
     # A guessed window, or an estimate that no bill has confirmed, is no reason to give up: the model may take it.
-    sure = gauge.source != "default" and not seen.view.too_long
-    slack = 1.0 if seen.calibration.bills else 1.3
+    sure = gauge.window_source != "default" and not seen.view.overflow_count
+    slack = 1.0 if seen.calibration.bill_count else 1.3
 
     if sure and seen.tokens > gauge.window * slack:
         text = f"What {seen.name!r} must see holds about {seen.tokens} tokens, more than its window of {gauge.window}."
-        raise seen.overflow(text, gauge.window)
+        raise seen.overflow_error(text, gauge.window)
 
 
 def _fit_history_size(seen: ViewFitter) -> None:
@@ -253,11 +255,11 @@ def _fit_history_size(seen: ViewFitter) -> None:
         return
 
     reason = f"{seen.size} messages, and max_history_size is {limit}"
-    seen.cut("max_history_size", reason, target=max(1, limit // 2), ceiling=limit, by="size")
+    seen.evict_to("max_history_size", reason, target=max(1, limit // 2), ceiling=limit, by="size")
 
     if seen.size > limit:
         text = f"What {seen.name!r} must see holds {seen.size} messages, more than max_history_size={limit}."
-        raise seen.overflow(text, limit, "size")
+        raise seen.overflow_error(text, limit, "size")
 
 
 def _fit_bound(seen: ViewFitter) -> None:
@@ -266,4 +268,4 @@ def _fit_bound(seen: ViewFitter) -> None:
 
     if budget.limit is not None and seen.size > budget.limit:
         reason = f"{seen.size} messages with the marker, more than the limit of {budget.limit}"
-        seen.cut("truncate", reason, target=budget.target, ceiling=budget.limit, by="size")
+        seen.evict_to("truncate", reason, target=budget.prune_to, ceiling=budget.limit, by="size")

@@ -26,7 +26,7 @@ def check_answers(state: RunState, answers: Mapping[str, Any], validator: InputV
 
     for id, answer in answers.items():
         if pending[id].reason == "input" or (pending[id].reason == "approval" and isinstance(answer, str)):
-            found.extend(validator.answer_rules(id, answer))
+            found.extend(validator.answer_violations(id, answer))
         elif wanted := _expected_answer(pending[id], answer):
             text = f"The answer to {id!r} must be {wanted}, not {answer!r}."
             found.append(Violation(rule="answer", text=text, value=answer))

@@ -150,6 +150,6 @@ class InputValidator:
 
         return messages, found
 
-    def answer_rules(self, id: str, answer: object) -> list[Violation]:
+    def answer_violations(self, id: str, answer: object) -> list[Violation]:
         """What is wrong with the words of a person who answers a pause."""
         return [*text_violations(f"The answer to {id!r}", answer, self.max_query_chars)]

@@ -18,7 +18,7 @@ class PolicyContract:
 
     def budget(self, limit: int, target: int) -> HistoryBudget:
         """The budget that an executor would give this policy."""
-        return HistoryBudget(limit=limit, target=target)
+        return HistoryBudget(limit=limit, prune_to=target)
 
     @given(growths(), budgets())
     def test_a_decision_is_a_partition_in_order(self, growth: Growth, size: tuple[int, int]) -> None:

@@ -25,7 +25,7 @@ class Full:
         self.events.append(event)
 
     @contextmanager
-    def around(self, run_id: str, what: ModelRequest | ToolCall) -> Any:
+    def call_context(self, run_id: str, what: ModelRequest | ToolCall) -> Any:
         name = what.name if isinstance(what, ToolCall) else what.agent
         self.inside.append(f"> {name}")
 
@@ -115,7 +115,7 @@ def breaks(where: str) -> Callable[..., Any]:
                 raise ValueError("no")
 
         @contextmanager
-        def around(self, run_id: str, what: Any) -> Any:
+        def call_context(self, run_id: str, what: Any) -> Any:
             if where == "enter":
                 raise ValueError("no")
 

@@ -157,7 +157,7 @@ def test_an_agent_may_serve_two_branches_and_as_a_tool_of_several() -> None:
         agents=[agent("a", tools=[clerk.as_tool()], handoffs=["g"]), agent("b", tools=[clerk.as_tool()]), clerk],
         groups=[Parallel("g", branches=["b", "b", "clerk"])],
     )
-    assert set(crew.members) == {"a", "b", "clerk"}
+    assert set(crew.agents_by_name) == {"a", "b", "clerk"}
 
 
 def test_a_handoff_to_oneself_is_allowed() -> None:

@@ -185,7 +185,7 @@ async def test_a_summary_that_fails_is_tried_again_ten_evictions_later(summary: 
     failed = of(events, CompactionFailed)
     assert len(failed) == 2
     assert all(why in event.reason for event in failed)
-    assert failed[0].waiting < failed[1].waiting
+    assert failed[0].pending_messages < failed[1].pending_messages
     assert len(of(events, Compacted)[0].covers) == 19  # oldest first, as many as a request holds; the rest waits on
     order = [event for event in events if isinstance(event, HistoryPruned | Summarised)]
     since = 0
@@ -199,7 +199,7 @@ async def test_a_summary_that_fails_is_tried_again_ten_evictions_later(summary: 
 
     gone = {id for event in of(events, HistoryPruned) for id in event.evicted}
     covered = {id for event in of(events, Compacted) for id in event.covers}
-    waiting = set(result.state.backlog.ids)
+    waiting = set(result.state.pending_summary.message_ids)
     assert gone <= covered | waiting
 
 
@@ -210,7 +210,7 @@ async def test_a_summary_counts_in_what_the_run_spends_and_may_spend() -> None:
     result = await CrewExecutor(agent, history=Summarize(limit=20)).execute("Read.")
     assert model.summaries
     assert result.usage.requests == len(model.requests)
-    assert result.state.tally.rounds == len(model.requests)
+    assert result.state.counters.rounds == len(model.requests)
     model.requests.clear()
     result = await CrewExecutor(agent, history=Summarize(limit=20), limits=Limits(rounds=15)).execute("Read.")
     assert (result.stop_reason, len(model.requests)) == ("limit", 15)
@@ -374,7 +374,7 @@ async def test_summarize_acts_at_four_fifths_of_the_window_and_keeps_what_matter
 
     assert of(events, Compacted)
     assert all("80%" in event.reason for event in of(events, HistoryPruned))
-    assert max(event.tokens for event in of(events, Asked)) <= 1600
+    assert max(event.tokens_estimated for event in of(events, Asked)) <= 1600
 
     for request in model.requests[1:]:
         view = texts(request.messages)
@@ -443,7 +443,7 @@ async def test_a_branch_summarises_for_itself_and_what_it_still_waits_for_ends_w
     assert len(worker.summaries) >= 2
     assert all(made(branch.transcript) for branch in result.branches)
     assert not made(result.transcript)
-    assert result.state.backlog.ids == ()
+    assert result.state.pending_summary.message_ids == ()
     assert result.usage.requests == len(worker.requests) + len(editor.requests) + 1
 
 

@@ -80,7 +80,11 @@ async def errors(count: Count, kind: str, **facts: Any) -> list[float]:
     async with CrewExecutor(agent).execute_stream(TEXTS[kind][:200]) as stream:
         replies = [event.message.manifest async for event in stream if isinstance(event, Replied)]
 
-    return [manifest.tokens / manifest.billed - 1 for manifest in replies if manifest is not None and manifest.billed]
+    return [
+        manifest.tokens_estimated / manifest.tokens_billed - 1
+        for manifest in replies
+        if manifest is not None and manifest.tokens_billed
+    ]
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.2, 1.35])
@@ -142,7 +146,11 @@ async def test_two_models_that_count_differently_share_a_history() -> None:
         told = [event async for event in stream if isinstance(event, Replied)]
 
     off = {
-        name: [m.tokens / m.billed - 1 for e in told if e.agent == name and (m := e.message.manifest) and m.billed]
+        name: [
+            m.tokens_estimated / m.tokens_billed - 1
+            for e in told
+            if e.agent == name and (m := e.message.manifest) and m.tokens_billed
+        ]
         for name in ("first", "second", "third")
     }
     assert max(map(abs, off["first"][1:] + off["second"][1:] + off["third"])) <= 0.10

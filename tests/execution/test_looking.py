@@ -137,16 +137,18 @@ def test_every_view_is_valid_bounded_and_holds_still(run: Setting) -> None:
 
         assert size(request.messages) <= min(bound, run.parameters.max_history_size or 10_000)
         assert size(request.messages) == manifest.messages
-        assert manifest.tokens <= (run.parameters.max_tokens or 10**9)
+        assert manifest.tokens_estimated <= (run.parameters.max_tokens or 10**9)
         assert any(message.text == "Read it." for message in request.messages if message.role == "user")
         newest = request.messages[-1]
         assert not isinstance(newest, ToolMessage) or all(r.text != OMITTED for r in newest.results)
 
     for before, after, manifest in zip(model.requests, model.requests[1:], told[1:], strict=False):
         still = after.messages[: len(before.messages)] == before.messages
-        assert still == (manifest.rule == "")
-        assert after.messages[: manifest.same] == before.messages[: manifest.same]
-        assert manifest.rule == "" or after.messages[manifest.same] != before.messages[manifest.same]
+        assert still == (manifest.moved_by == "")
+        assert after.messages[: manifest.same_messages] == before.messages[: manifest.same_messages]
+        assert (
+            manifest.moved_by == "" or after.messages[manifest.same_messages] != before.messages[manifest.same_messages]
+        )
 
 
 # ---------------------------------------------------------------------------------------------------- the default
@@ -158,8 +160,8 @@ async def test_no_run_outgrows_its_window_though_nobody_configured_anything() ->
     agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000)
     events, result = await watch(CrewExecutor(agent, history="unbounded"))
     told = manifests(events)
-    assert max(manifest.billed for manifest in told) <= 0.85 * 4_000
-    assert {manifest.rule for manifest in told} == {"first request", "", "window"}
+    assert max(manifest.tokens_billed for manifest in told) <= 0.85 * 4_000
+    assert {manifest.moved_by for manifest in told} == {"first request", "", "window"}
     cuts = [event for event in events if isinstance(event, HistoryPruned)]
     assert all(event.where == "view" and event.policy == "window" for event in cuts)
     assert all(event.tokens_after <= 2_000 for event in cuts)
@@ -189,9 +191,9 @@ async def test_the_reply_has_room_in_the_window() -> None:
     model = Keeping(reader(30, words=60), name="openai", model="gpt-4")
     settings = ModelSettings(max_output_tokens=4_000)
     _, result = await watch(CrewExecutor(Agent("reader", model=model, tools=[read], settings=settings)))
-    window = result.state.gauges["reader"][0].window
+    window = result.state.token_budgets["reader"][0].window
     assert window <= 10_000
-    assert max(manifest.tokens for manifest in _in_transcript(result)) <= window - 4_000
+    assert max(manifest.tokens_estimated for manifest in _in_transcript(result)) <= window - 4_000
 
 
 def _in_transcript(result: RunResult) -> list[Any]:
@@ -210,7 +212,7 @@ async def test_max_history_size_is_never_exceeded_and_cut_to_half() -> None:
     sizes = [size(request.messages) for request in model.requests]
     assert max(sizes) <= 20
     assert max(sizes) >= 19
-    moved = [manifest for manifest in manifests(events) if manifest.rule == "max_history_size"]
+    moved = [manifest for manifest in manifests(events) if manifest.moved_by == "max_history_size"]
     assert 4 <= len(moved) <= 14
     assert all(manifest.messages <= 11 for manifest in moved)
 
@@ -222,7 +224,7 @@ async def test_max_tokens_is_never_exceeded_on_the_bill() -> None:
         CrewExecutor(Agent("reader", model=model, tools=[read])), parameters=RequestParameters(max_tokens=2_500)
     )
     assert result.output == "All read."
-    assert max(manifest.billed for manifest in manifests(events)) <= 2_500
+    assert max(manifest.tokens_billed for manifest in manifests(events)) <= 2_500
 
 
 async def test_max_tokens_below_the_system_prompt_says_so() -> None:
@@ -298,7 +300,7 @@ async def test_truncate_keeps_the_first_message_and_says_what_is_missing() -> No
     last = model.requests[-1].messages
     assert last[1].text == texts[-1]
     assert len(result.transcript) - 1 == numbers[-1] + size(last) - 1, "every message is shown or counted"
-    assert {m.rule for m in manifests(events)} == {"first request", "", "truncate"}
+    assert {m.moved_by for m in manifests(events)} == {"first request", "", "truncate"}
 
 
 async def test_old_results_are_masked_in_batches_and_keep_their_ids() -> None:
@@ -421,10 +423,11 @@ async def test_a_conversation_goes_on_with_its_views() -> None:
     before = model.requests[-1].messages
     second = await executor.execute("And now?", history=first)
     after = model.requests[-1].messages
-    assert second.state.views["reader"].cut == first.state.views["reader"].cut > 0
+    assert second.state.views["reader"].hidden_before == first.state.views["reader"].hidden_before > 0
     assert after[: len(before)] == before
     assert (
-        second.state.calibrations["scripted:scripted"].bills == first.state.calibrations["scripted:scripted"].bills + 1
+        second.state.calibrations["scripted:scripted"].bill_count
+        == first.state.calibrations["scripted:scripted"].bill_count + 1
     )
 
 
@@ -438,7 +441,9 @@ async def test_branches_see_through_views_of_their_own() -> None:
     events, result = await watch(CrewExecutor(crew))
     assert result.output == "Done."
     assert result.metrics.by_policy["window"] >= 1
-    assert max(event.tokens for event in events if isinstance(event, Asked) and event.agent == "narrow") <= 1_700
+    assert (
+        max(event.tokens_estimated for event in events if isinstance(event, Asked) and event.agent == "narrow") <= 1_700
+    )
 
 
 async def test_a_handoff_filter_and_a_cut_hold_together() -> None:
@@ -454,7 +459,7 @@ async def test_a_handoff_filter_and_a_cut_hold_together() -> None:
     events, result = await watch(CrewExecutor(Crew("c", agents=[first, target]), store=Recoding()))
     assert result.output == "All read."
     assert [m.role for m in second.requests[0].messages] == ["user", "assistant", "tool"]
-    assert "window" in {m.rule for m in manifests(events)}
+    assert "window" in {m.moved_by for m in manifests(events)}
     assert all(not validate(request.messages) for request in second.requests)
 
 

@@ -106,10 +106,10 @@ async def test_a_refusal_though_the_estimate_fitted_raises_the_estimate() -> Non
     crew = Crew("c", agents=[first, Agent("second", model=refusing, max_input_tokens=60_000)])
     events, result = await watch(CrewExecutor(crew))
     assert result.output == "All read."
-    asked = [event.tokens for event in events if isinstance(event, Asked) and event.agent == "second"]
+    asked = [event.tokens_estimated for event in events if isinstance(event, Asked) and event.agent == "second"]
     assert len(asked) == 3
-    gauge = result.state.gauges["second"][0]
-    assert (gauge.window, gauge.source) == (50_000, "learned")
+    gauge = result.state.token_budgets["second"][0]
+    assert (gauge.window, gauge.window_source) == (50_000, "learned")
     refusals = [event for event in events if isinstance(event, TooLong)]
     assert refusals[1].tokens > refusals[0].tokens / 2, "a third of the messages, each of which counts for more now"
 
@@ -146,10 +146,12 @@ async def test_the_backup_takes_over_for_the_rest_of_the_run() -> None:
     assert [(event.model, event.backup) for event in fallen] == [("scripted:scripted", "other:spare")]
     models = [event.model for event in events if isinstance(event, Replied)]
     assert models == ["scripted"] * 2 + ["spare"] * 4
-    rules = [event.manifest.rule for event in events if isinstance(event, Asked) and event.manifest]
+    rules = [event.manifest.moved_by for event in events if isinstance(event, Asked) and event.manifest]
     assert rules.count("fallback") == 1
     again = await CrewExecutor(agent).execute("And again?", history=result)
-    assert again.state.views["reader"].model == "backup", "the next run tried the primary first, which failed again"
+    assert again.state.views["reader"].active_model == "backup", (
+        "the next run tried the primary first, which failed again"
+    )
     assert len(asked) == 4
 
 
@@ -174,8 +176,8 @@ async def test_the_backup_gets_a_view_for_its_own_window() -> None:
     assert result.output == "All read."
     assert len(small.refused) == 1
     assert len(small.requests[1].messages) < len(small.requests[0].messages)
-    gauges = result.state.gauges["reader"]
-    assert [gauge.source for gauge in gauges] == ["default", "learned"]
+    gauges = result.state.token_budgets["reader"]
+    assert [gauge.window_source for gauge in gauges] == ["default", "learned"]
 
 
 async def test_without_a_backup_and_when_both_are_down_the_run_fails() -> None:
@@ -205,7 +207,7 @@ async def test_a_fallback_survives_a_crash() -> None:
     with pytest.raises(RunError) as caught:
         await CrewExecutor(agent, store=store).execute(UserMessage("Hello?"), run_id="r")
 
-    assert caught.value.result.state.views["a"].model == "backup"
+    assert caught.value.result.state.views["a"].active_model == "backup"
     down[0] = False
     result = await CrewExecutor(agent, store=store).resume("r")
     assert result.output == "Answered."
@@ -220,9 +222,9 @@ async def test_what_one_agent_learned_of_a_window_all_with_that_model_know() -> 
     executor = CrewExecutor(crew, max_messages_per_request=100)
     result = await executor.execute("Read it.")
     assert len(model.refused) == 1
-    assert {g.source for ranks in result.state.gauges.values() for g in ranks} == {"learned"}
+    assert {g.window_source for ranks in result.state.token_budgets.values() for g in ranks} == {"learned"}
     again = await executor.execute("Once more.", history=result)
-    assert {g.source for ranks in again.state.gauges.values() for g in ranks} == {"learned"}
+    assert {g.window_source for ranks in again.state.token_budgets.values() for g in ranks} == {"learned"}
 
 
 async def test_a_state_from_before_gauges_were_told_goes_on() -> None:
@@ -236,7 +238,7 @@ async def test_a_state_from_before_gauges_were_told_goes_on() -> None:
         await CrewExecutor(agent, store=store).execute("Hello?", run_id="r")
 
     stored = await store.load("r")
-    bare = replace(caught.value.result.state, gauges={})
+    bare = replace(caught.value.result.state, token_budgets={})
     await store.commit("r", stored.version, (), bare)
     answered = Agent("a", model=ScriptedProvider("Hi."), max_input_tokens=9_000)
     result = await CrewExecutor(answered, store=store).resume("r")

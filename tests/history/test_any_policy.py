@@ -63,7 +63,7 @@ class Hostile:
             kept=(*kept, *kept[:2], nothing),
             evicted=tuple(history[:1]),
             masked=("nowhere", *ids[:1]),
-            to_summarise=("nowhere", *dice.sample(ids, dice.randint(0, len(ids))), *ids[:1]),
+            to_summarize=("nowhere", *dice.sample(ids, dice.randint(0, len(ids))), *ids[:1]),
             reason="dice",
         )
 
@@ -285,7 +285,7 @@ def test_room_for_a_summary_is_found_also_for_a_policy_that_did_not_ask_for_it(s
 
         def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
             return PruneDecision(
-                kept=tuple(history[1:]), to_summarise=tuple(e.message.id for g in history for e in g.entries)
+                kept=tuple(history[1:]), to_summarize=tuple(e.message.id for g in history for e in g.entries)
             )
 
     policy = Careless()

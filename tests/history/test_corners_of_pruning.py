@@ -42,7 +42,9 @@ def test_a_summary_that_finds_the_history_full_takes_the_room_of_the_oldest() ->
     """It is inserted through the same bound as everything else."""
     full = history(UserMessage("x", id="u"), AssistantMessage("y", id="r"), UserMessage("z", id="g"))
     summary = HistoryEntry(message=SummaryMessage("s", id="s", covers=("gone",)), position=1)
-    made = full.insert(HistoryEntry(message=summary.message, position=1), budget=HistoryBudget(limit=3, target=1))
+    made = full.insert_summary(
+        HistoryEntry(message=summary.message, position=1), budget=HistoryBudget(limit=3, prune_to=1)
+    )
     assert made is not None
     grown, pruned = made
     assert grown.size <= 3
@@ -55,12 +57,12 @@ def test_a_summary_finds_no_room_beside_what_must_stay() -> None:
     """Then there is none, and what it was for waits."""
     full = history(SystemMessage("a", id="s1"), SystemMessage("b", id="s2"), UserMessage("z", id="g"))
     entry = HistoryEntry(message=SummaryMessage("s", id="s", covers=("gone",)), position=1)
-    assert full.insert(entry, budget=HistoryBudget(limit=3, target=1)) is None
+    assert full.insert_summary(entry, budget=HistoryBudget(limit=3, prune_to=1)) is None
 
 
 def test_a_history_without_a_bound_takes_any_summary() -> None:
     """And what it covers leaves."""
-    grown = history(UserMessage("x", id="u"), UserMessage("z", id="g")).insert(
+    grown = history(UserMessage("x", id="u"), UserMessage("z", id="g")).insert_summary(
         HistoryEntry(message=SummaryMessage("s", id="s", covers=("u",)), position=0), budget=HistoryBudget(limit=None)
     )
     assert grown is not None
@@ -77,7 +79,7 @@ def test_an_eager_policy_is_asked_without_a_bound_too() -> None:
         budget=HistoryBudget(limit=None),
     )
     assert pruned is not None
-    assert pruned.to_summarise
+    assert pruned.to_summarize
     assert grown.size < 11
 
 
@@ -87,7 +89,7 @@ def test_what_must_stay_and_does_not_fit_is_itemised() -> None:
         history(SystemMessage("a", id="s1"), UserMessage("z", id="g")).append(
             HistoryEntry(message=UserMessage("n", id="n"), position=2),
             policy=Rolling(),
-            budget=HistoryBudget(limit=2, target=1),
+            budget=HistoryBudget(limit=2, prune_to=1),
         )
 
     assert len(caught.value.items) == 3
@@ -123,11 +125,11 @@ def test_the_tail_skips_system_messages_and_summaries_and_may_hold_everything() 
         SystemMessage("b", id="s2"),
         UserMessage("z", id="g"),
     ]
-    kept = policy.prune(group_entries(history(*messages).entries, "g"), HistoryBudget(limit=5, target=2)).kept
+    kept = policy.prune(group_entries(history(*messages).entries, "g"), HistoryBudget(limit=5, prune_to=2)).kept
     assert [g.entries[0].message.id for g in kept] == ["u", "s1", "r", "s2", "g"]
     all_of_it = HeadTail(max_messages=30, preserve_first_n=10, preserve_last_n=10)
     few = group_entries(history(UserMessage("x", id="u"), UserMessage("z", id="g")).entries, "g")
-    assert all_of_it.prune(few, HistoryBudget(limit=1, target=1)).evicted == ()
+    assert all_of_it.prune(few, HistoryBudget(limit=1, prune_to=1)).evicted == ()
 
 
 def test_files_are_read_from_arguments_that_can_be_read() -> None:
@@ -141,7 +143,7 @@ def test_files_are_read_from_arguments_that_can_be_read() -> None:
 
     messages.extend(UserMessage("y", id=f"u{n}") for n in range(8))
     told = history(*messages, UserMessage("z", id="g"))
-    budget = HistoryBudget(limit=12, target=6, touches={"read": "path"})
+    budget = HistoryBudget(limit=12, prune_to=6, touches={"read": "path"})
     kept = Summarize().prune(group_entries(told.entries, "g"), budget).kept
     shown = [entry.message.id for g in kept for entry in g.entries]
     assert "a3" in shown
@@ -153,7 +155,7 @@ def test_a_member_of_a_chain_keeps_to_its_own_smaller_bound() -> None:
     policy = chain(Rolling(limit=10), HeadTail(max_messages=30))
     assert policy.limit == 10
     told = history(*(UserMessage("x", id=f"u{n}") for n in range(12)), UserMessage("z", id="g"))
-    verdict = policy.prune(group_entries(told.entries, "g"), HistoryBudget(limit=20, target=10))
+    verdict = policy.prune(group_entries(told.entries, "g"), HistoryBudget(limit=20, prune_to=10))
     assert sum(g.size for g in verdict.kept) <= 10
 
     with pytest.raises(DefinitionError):

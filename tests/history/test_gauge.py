@@ -28,11 +28,11 @@ def test_a_request_is_predicted_as_it_was_billed(tokens: list[int], fixed: int, 
     """The first bill is shared out whole, within reason, and nothing becomes negative."""
     shown = entries(tokens)
     found = calibrate(Calibration(), fixed, shown, 0, billed)
-    again = corrected(shown, dict(found.tokens))
-    assert found.fixed >= 0
+    again = corrected(shown, dict(found.tokens_by_position))
+    assert found.overhead_tokens >= 0
     assert all(entry.tokens >= 0 for entry in again)
-    assert found.calibration.bills == 1
-    assert abs(predict_tokens(found.calibration, found.fixed, again, len(tokens)) - billed) <= len(tokens) + 2
+    assert found.calibration.bill_count == 1
+    assert abs(predict_tokens(found.calibration, found.overhead_tokens, again, len(tokens)) - billed) <= len(tokens) + 2
 
 
 @given(counts, counts, st.floats(0.6, 1.8), st.integers(0, 4_000), st.sampled_from(["held", "moved", "first"]))
@@ -42,12 +42,12 @@ def test_what_is_new_costs_what_the_bill_grew_by(
     """Whatever moved in between, the same request again is predicted as billed."""
     first = entries(old)
     known = calibrate(Calibration(), fixed, first, 0, round(factor * (fixed + sum(old))))
-    shown = [*corrected(first, dict(known.tokens)), *entries(new, len(old))]
-    before = predict_tokens(known.calibration, known.fixed, shown[: len(old)], len(old))
+    shown = [*corrected(first, dict(known.tokens_by_position)), *entries(new, len(old))]
+    before = predict_tokens(known.calibration, known.overhead_tokens, shown[: len(old)], len(old))
     billed = before + round(factor * sum(new))
-    found = calibrate(known.calibration, known.fixed, shown, len(old), billed, held=held)  # type: ignore[arg-type]
-    again = corrected(shown, dict(found.tokens))
-    assert abs(predict_tokens(found.calibration, found.fixed, again, len(shown)) - billed) <= len(shown) + 2
+    found = calibrate(known.calibration, known.overhead_tokens, shown, len(old), billed, held=held)  # type: ignore[arg-type]
+    again = corrected(shown, dict(found.tokens_by_position))
+    assert abs(predict_tokens(found.calibration, found.overhead_tokens, again, len(shown)) - billed) <= len(shown) + 2
 
 
 def test_while_the_view_held_still_the_new_messages_bear_the_difference() -> None:
@@ -55,18 +55,18 @@ def test_while_the_view_held_still_the_new_messages_bear_the_difference() -> Non
     first = entries([100])
     start = calibrate(Calibration(), 0, first, 0, 100)
     shown = [*first, *entries([100], 1)]
-    found = calibrate(start.calibration, start.fixed, shown, 1, 300)
-    assert found.tokens == {1: 200}
-    assert found.calibration.ratio > start.calibration.ratio
+    found = calibrate(start.calibration, start.overhead_tokens, shown, 1, 300)
+    assert found.tokens_by_position == {1: 200}
+    assert found.calibration.estimate_ratio > start.calibration.estimate_ratio
 
 
 def test_a_bill_without_anything_new_corrects_what_was_known() -> None:
     """The same request, billed otherwise: the larger part of it bears most of the difference."""
     shown = entries([100, 100])
     start = calibrate(Calibration(), 100, shown, 0, 300)
-    found = calibrate(start.calibration, start.fixed, shown, 2, 600)
-    assert found.tokens == {0: 220, 1: 220}
-    assert found.fixed == 160
+    found = calibrate(start.calibration, start.overhead_tokens, shown, 2, 600)
+    assert found.tokens_by_position == {0: 220, 1: 220}
+    assert found.overhead_tokens == 160
 
 
 def test_another_model_has_a_scale_of_its_own() -> None:
@@ -74,14 +74,14 @@ def test_another_model_has_a_scale_of_its_own() -> None:
     shown = entries([1_000, 1_000])
     first = calibrate(Calibration(), 0, shown, 0, 2_000)
     other = calibrate(Calibration(), 0, shown, 2, 3_000)
-    assert not other.tokens
-    assert first.calibration.scale == 1.0
-    assert abs(predict_tokens(other.calibration, other.fixed, shown, 2) - 3_000) <= 60
+    assert not other.tokens_by_position
+    assert first.calibration.billed_scale == 1.0
+    assert abs(predict_tokens(other.calibration, other.overhead_tokens, shown, 2) - 3_000) <= 60
 
 
 def test_only_a_smaller_window_of_the_same_model_is_learned() -> None:
     """An error names the window of the model that was asked."""
     gauge = TokenBudget(model="a:b", window=1_000)
-    assert gauge.learned("a:c", 500) is gauge
-    assert gauge.learned("a:b", 2_000) is gauge
-    assert gauge.learned("a:b", 500) == TokenBudget(model="a:b", window=500, source="learned")
+    assert gauge.with_learned_window("a:c", 500) is gauge
+    assert gauge.with_learned_window("a:b", 2_000) is gauge
+    assert gauge.with_learned_window("a:b", 500) == TokenBudget(model="a:b", window=500, window_source="learned")

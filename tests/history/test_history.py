@@ -66,7 +66,7 @@ class Watched:
         self.everything.extend(messages)
         wanted = [*before.messages, *messages]
         least = sum(message_size(wanted[i]) for i in mandatory(wanted, before.goal))
-        budget = HistoryBudget(limit=self.limit, target=self.target)
+        budget = HistoryBudget(limit=self.limit, prune_to=self.target)
 
         if self.limit is not None and least > self.limit:
             with pytest.raises(ContextOverflow) as caught:
@@ -158,7 +158,7 @@ def test_a_pruning_cuts_to_its_target_or_to_the_last_legal_place(growth: Growth,
 
         if pruned and history.size > budget[1]:
             newest = groups[-1].size + (groups[-2].size if len(groups) > 1 else 0)
-            openers = sum(1 for g in groups if g.opens and not g.mandatory)
+            openers = sum(1 for g in groups if g.opens_turn and not g.mandatory)
             must = sum(g.size for g in groups if g.mandatory)
             assert history.size <= max(must, budget[1]) + openers + newest
 
@@ -175,9 +175,9 @@ def test_pruning_twice_is_pruning_once(growth: Growth, budget: tuple[int, int]) 
     if sum(g.size for g in groups if g.mandatory) > limit:
         return
 
-    once = enforce_bounds(groups, policy.prune(groups, HistoryBudget(limit=limit, target=target)), limit)
-    assert enforce_bounds(groups, policy.prune(groups, HistoryBudget(limit=limit, target=target)), limit) == once
-    again = enforce_bounds(once.kept, policy.prune(once.kept, HistoryBudget(limit=limit, target=target)), limit)
+    once = enforce_bounds(groups, policy.prune(groups, HistoryBudget(limit=limit, prune_to=target)), limit)
+    assert enforce_bounds(groups, policy.prune(groups, HistoryBudget(limit=limit, prune_to=target)), limit) == once
+    again = enforce_bounds(once.kept, policy.prune(once.kept, HistoryBudget(limit=limit, prune_to=target)), limit)
     assert again.kept == once.kept
     assert again.evicted == ()
 
@@ -221,7 +221,7 @@ def test_a_final_reply_never_overflows(growth: Growth, budget: tuple[int, int]) 
     for history, _ in grow(growth, watched):
         position = history.entries[-1].position + 1
         reply = HistoryEntry(message=Maker(prefix="end").reply(), position=position)
-        ended, _ = history.conclude(reply, policy=Rolling(), budget=HistoryBudget(limit=limit, target=budget[1]))
+        ended, _ = history.append_final(reply, policy=Rolling(), budget=HistoryBudget(limit=limit, prune_to=budget[1]))
         systems = {m.text for m in history.messages if isinstance(m, SystemMessage)}
         assert ended.size <= limit
         assert ended.messages[-1] is reply.message
@@ -235,7 +235,7 @@ def test_without_a_limit_a_final_reply_is_appended() -> None:
     history, _ = History(goal=goal.id).append(
         HistoryEntry(message=goal, position=0), policy=Unbounded(), budget=HistoryBudget(limit=None)
     )
-    ended, pruned = history.conclude(
+    ended, pruned = history.append_final(
         HistoryEntry(message=reply, position=1), policy=Unbounded(), budget=HistoryBudget(limit=None)
     )
     assert ended.messages == (goal, reply)

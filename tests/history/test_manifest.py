@@ -56,7 +56,7 @@ async def told(**options: Any) -> tuple[list[Manifest], Any, list[list[str]]]:
     assert decode_events(encode_events(events)) == events
     asked = [event.manifest for event in events if isinstance(event, Asked)]
     replied = [event.message.manifest for event in events if isinstance(event, Replied)]
-    assert [replace(m, billed=None, billed_cached=None) for m in replied if m] == asked
+    assert [replace(m, tokens_billed=None, cached_billed=None) for m in replied if m] == asked
     return [m for m in replied if m is not None], stream.result, sent
 
 
@@ -73,9 +73,9 @@ async def test_the_changes_add_up_to_every_request() -> None:
 async def test_a_manifest_is_as_large_as_what_changed() -> None:
     """Flat in the length of the run: between two prunings a manifest tells of the two new messages alone."""
     manifests, _, _ = await told()
-    held = [m for m in manifests if not m.rule]
+    held = [m for m in manifests if not m.moved_by]
     assert len(held) > 60
-    assert all(len(m.lines) == 2 and not m.left for m in held)
+    assert all(len(m.tail) == 2 and not m.removed for m in held)
 
 
 async def test_a_prefix_that_held_still_is_the_request_before() -> None:
@@ -83,24 +83,24 @@ async def test_a_prefix_that_held_still_is_the_request_before() -> None:
     manifests, result, _ = await told()
 
     for before, after in pairwise(manifests):
-        assert (after.prefix == before.digest) == (after.rule == "")
+        assert (after.prefix_digest == before.digest) == (after.moved_by == "")
 
-    assert {m.rule for m in manifests} >= {"first request", "", "rolling"}
-    assert result.metrics.prefix_breaks == sum(1 for m in manifests[1:] if m.rule)
-    assert result.metrics.cached_predicted == sum(m.cached for m in manifests)
-    assert result.metrics.tokens_billed == sum(m.billed or 0 for m in manifests)
-    assert result.metrics.tokens_estimated == sum(m.tokens for m in manifests)
+    assert {m.moved_by for m in manifests} >= {"first request", "", "rolling"}
+    assert result.metrics.prefix_breaks == sum(1 for m in manifests[1:] if m.moved_by)
+    assert result.metrics.cached_predicted == sum(m.cached_predicted for m in manifests)
+    assert result.metrics.tokens_billed == sum(m.tokens_billed or 0 for m in manifests)
+    assert result.metrics.tokens_estimated == sum(m.tokens_estimated for m in manifests)
 
 
 async def test_what_left_is_named_with_the_rule() -> None:
     """Evicted by the crew's policy, or hidden by a rule of the view."""
     manifests, _, _ = await told(max_messages_per_request=20)
-    moved = [m for m in manifests if m.rule == "rolling"]
+    moved = [m for m in manifests if m.moved_by == "rolling"]
     assert moved
-    assert all({line.disposition for line in m.left} == {"evicted"} for m in moved)
-    assert all({line.reason for line in m.left} == {"rolling"} for m in moved)
+    assert all({line.disposition for line in m.removed} == {"evicted"} for m in moved)
+    assert all({line.reason for line in m.removed} == {"rolling"} for m in moved)
     cut, _, _ = await told(own=Truncate(), history="unbounded")
-    lines = [line for m in cut if m.rule == "truncate" for line in (*m.lines, *m.left)]
+    lines = [line for m in cut if m.moved_by == "truncate" for line in (*m.tail, *m.removed)]
     assert {(line.disposition, line.reason) for line in lines} == {
         ("kept", ""),
         ("marker", "truncate"),
@@ -111,7 +111,7 @@ async def test_what_left_is_named_with_the_rule() -> None:
 async def test_masked_results_are_told_as_masked() -> None:
     """With the rule that masked them."""
     manifests, _, _ = await told(own=MaskToolResults(keep_recent=3))
-    lines = [line for m in manifests for line in m.lines if line.disposition == "masked"]
+    lines = [line for m in manifests for line in m.tail if line.disposition == "masked"]
     assert lines[0].reason == "mask_tool_results"
     assert {line.reason for line in lines} <= {"mask_tool_results", "masked before"}
 
@@ -128,7 +128,7 @@ async def test_what_crossed_a_handoff_as_text_is_told_so() -> None:
     )
     result = await CrewExecutor(Crew("c", agents=[first, second])).execute("Read it.")
     manifest = result.transcript[-1].manifest  # type: ignore[union-attr]
-    assert [(line.disposition, line.reason) for line in manifest.lines] == [
+    assert [(line.disposition, line.reason) for line in manifest.tail] == [
         ("kept", ""),
         ("text_only", "handoff"),
         ("kept", ""),
@@ -156,7 +156,10 @@ def manifest(history: History, transcript: Transcript, view: View, **changes: An
 
 def answered(view: View, history: History) -> View:
     return replace(
-        view, turn=view.turn + 1, sent=entry_codes(with_marker(visible_entries(history, view), view), view), sent_to="m"
+        view,
+        turn=view.turn + 1,
+        last_request=entry_codes(with_marker(visible_entries(history, view), view), view),
+        last_model="m",
     )
 
 
@@ -168,33 +171,33 @@ def test_what_a_summary_covers_is_told_as_summarised() -> None:
     summary = HistoryEntry(message=SummaryMessage("short", covers=("t0", "t1"), id="s"), position=2, tokens=5)
     later = replace(history, entries=(history.entries[0], summary, history.entries[4]))
     found = manifest(later, transcript, view)
-    assert found.same == 1
-    assert found.rule == "rolling"
-    assert found.left == (
+    assert found.same_messages == 1
+    assert found.moved_by == "rolling"
+    assert found.removed == (
         ManifestLine(id="t0", disposition="summarised", reason="rolling"),
         ManifestLine(id="t2", disposition="evicted", reason="rolling"),
     )
-    assert [line.id for line in found.lines] == ["s", "t3"]
+    assert [line.id for line in found.tail] == ["s", "t3"]
 
 
 def test_another_model_has_cached_nothing() -> None:
     """A cache belongs to a model, whatever is the same."""
     history, transcript = made(UserMessage("goal", id="g"), AssistantMessage("x", id="x"), UserMessage("y", id="y"))
     view = answered(View(), history)
-    assert manifest(history, transcript, view).cached == 1_800
-    assert manifest(history, transcript, view).rule == ""
+    assert manifest(history, transcript, view).cached_predicted == 1_800
+    assert manifest(history, transcript, view).moved_by == ""
     other = manifest(history, transcript, view, gauge=TokenBudget(model="n"))
-    assert (other.same, other.cached, other.rule) == (0, 0, "another model")
-    fallen = manifest(history, transcript, replace(view, moved="fallback"), gauge=TokenBudget(model="n"))
-    assert fallen.rule == "fallback"
+    assert (other.same_messages, other.cached_predicted, other.moved_by) == (0, 0, "another model")
+    fallen = manifest(history, transcript, replace(view, moved_by="fallback"), gauge=TokenBudget(model="n"))
+    assert fallen.moved_by == "fallback"
 
 
 def test_the_estimate_says_where_it_comes_from() -> None:
     """Estimated, counted exactly, or calibrated by a bill."""
     history, transcript = made(UserMessage("goal", id="g"))
-    assert manifest(history, transcript, View()).counted == "estimated"
-    assert manifest(history, transcript, View(), gauge=TokenBudget(exact=True)).counted == "exact"
-    assert manifest(history, transcript, View(), calibration=Calibration(bills=1)).counted == "calibrated"
+    assert manifest(history, transcript, View()).count_method == "estimated"
+    assert manifest(history, transcript, View(), gauge=TokenBudget(counts_exactly=True)).count_method == "exact"
+    assert manifest(history, transcript, View(), calibration=Calibration(bill_count=1)).count_method == "calibrated"
 
 
 def test_a_request_that_lost_its_end_differs_from_there_on() -> None:
@@ -203,7 +206,7 @@ def test_a_request_that_lost_its_end_differs_from_there_on() -> None:
     view = answered(View(), history)
     shorter = replace(history, entries=history.entries[:1])
     found = manifest(shorter, transcript, view)
-    assert (found.same, found.rule, found.lines) == (1, "rolling", ())
+    assert (found.same_messages, found.moved_by, found.tail) == (1, "rolling", ())
 
 
 def test_every_form_of_a_message_has_a_number_of_its_own() -> None:
@@ -212,8 +215,8 @@ def test_every_form_of_a_message_has_a_number_of_its_own() -> None:
     reply = AssistantMessage("text", calls=(ToolCall(id="a", name="read"),), id="c")
     history, _ = made(UserMessage("goal", id="g"), reply, result, SummaryMessage("short", id="s"), goal="g")
     assert entry_codes(history.entries, View()) == (0, 4, 8, 15)
-    assert entry_codes(history.entries, View(masked_to=3)) == (0, 4, 10, 15)
-    assert entry_codes(history.entries, View(texts=(1,))) == (0, 5, 8, 15)
+    assert entry_codes(history.entries, View(masked_before=3)) == (0, 4, 10, 15)
+    assert entry_codes(history.entries, View(handoff_text_only=(1,))) == (0, 5, 8, 15)
 
 
 def test_masks_that_are_not_at_the_front_are_kept_one_by_one() -> None:
@@ -225,12 +228,12 @@ def test_masks_that_are_not_at_the_front_are_kept_one_by_one() -> None:
 
     history, transcript = made(UserMessage("goal", id="g"), *exchange("a"), *exchange("b"), *exchange("c"))
     view = mask_messages(View(), visible_entries(history, View()), {"rb"})
-    assert (view.masked_to, view.masks) == (0, (4,))
+    assert (view.masked_before, view.masked_positions) == (0, (4,))
     whole = mask_messages(view, visible_entries(history, view), {"ra"})
-    assert (whole.masked_to, whole.masks) == (5, ())
+    assert (whole.masked_before, whole.masked_positions) == (5, ())
     everything = mask_messages(whole, visible_entries(history, whole), {"rc"})
-    assert (everything.masked_to, everything.masks) == (7, ())
+    assert (everything.masked_before, everything.masked_positions) == (7, ())
     nothing = mask_messages(View(), visible_entries(history, View()), set())
-    assert (nothing.masked_to, nothing.masks) == (0, ())
-    lines = manifest(history, transcript, view).lines
+    assert (nothing.masked_before, nothing.masked_positions) == (0, ())
+    lines = manifest(history, transcript, view).tail
     assert [line.disposition for line in lines].count("masked") == 1

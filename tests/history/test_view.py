@@ -60,7 +60,7 @@ def test_text_only_shows_words_without_calls() -> None:
 
 def test_last_of_nothing_is_nothing() -> None:
     """An empty history has no last exchange."""
-    assert apply_handoff(View(), History(), 0, "last").whole == ()
+    assert apply_handoff(View(), History(), 0, "last").handoff_visible == ()
 
 
 def test_a_policy_is_found_by_name() -> None:

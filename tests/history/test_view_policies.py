@@ -42,7 +42,7 @@ TALK = history(
 
 def test_truncate_does_nothing_below_its_threshold() -> None:
     """Counting the fixed part and the marker."""
-    kept = Truncate().prune(groups(TALK), HistoryBudget(limit=None, window=1_100, fixed=50))
+    kept = Truncate().prune(groups(TALK), HistoryBudget(limit=None, window=1_100, overhead_tokens=50))
     assert not kept.evicted
     assert Truncate().prune(groups(TALK), HistoryBudget(limit=None)).evicted == ()
 
@@ -142,6 +142,6 @@ def test_nothing_before_a_handoff_means_nothing_crosses() -> None:
 
 def test_a_second_handoff_says_what_moved_the_view() -> None:
     """An agent that was asked before sees another front now."""
-    before = View(sent=(0,), crossed_at=3, whole=(0,))
-    assert apply_handoff(before, TALK, 6, "full") == View(sent=(0,), moved="handoff")
-    assert apply_handoff(before, TALK, 6, "none").moved == "handoff"
+    before = View(last_request=(0,), handoff_position=3, handoff_visible=(0,))
+    assert apply_handoff(before, TALK, 6, "full") == View(last_request=(0,), moved_by="handoff")
+    assert apply_handoff(before, TALK, 6, "none").moved_by == "handoff"

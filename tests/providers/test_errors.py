@@ -83,9 +83,9 @@ def test_a_date_in_the_past_is_no_wait() -> None:
 def test_an_error_inside_of_a_stream_has_the_status_it_would_have_had() -> None:
     """The type says it, since the stream itself was answered with 200."""
     body = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-    assert isinstance(provider_error(ServiceError.read(200, body), provider="p", model="m"), Overloaded)
+    assert isinstance(provider_error(ServiceError.parse(200, body), provider="p", model="m"), Overloaded)
     unknown = {"error": {"type": "invalid_request_error", "message": "No."}}
-    assert isinstance(provider_error(ServiceError.read(200, unknown), provider="p", model="m"), RequestRejected)
+    assert isinstance(provider_error(ServiceError.parse(200, unknown), provider="p", model="m"), RequestRejected)
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,9 @@ def test_a_message_is_rendered_once() -> None:
     """The second request joins the bytes of the first."""
     request = ModelRequest(messages=TALK)
     chat_wire(request, "m", CHAT)
-    kept = [message.rendered()["chat"] for message in TALK]
+    kept = [message.cache()["chat"] for message in TALK]
     chat_wire(replace(request, instructions="Other."), "m", CHAT)
-    assert all(message.rendered()["chat"] is bytes_ for message, bytes_ in zip(TALK, kept, strict=True))
+    assert all(message.cache()["chat"] is bytes_ for message, bytes_ in zip(TALK, kept, strict=True))
 
 
 def test_alternating_merges_neighbours() -> None:

@@ -65,9 +65,9 @@ async def test_a_long_run_stays_within_a_window_that_is_known(protocol: Protocol
     server, events, _ = await try_steps(120, protocol, **dict(more))
     assert not server.stats()["refused"], said(server)
     told = [event.message.manifest for event in events if isinstance(event, Replied)]
-    assert max(abs(m.tokens / m.billed - 1) for m in told[1:]) <= 0.10
+    assert max(abs(m.tokens_estimated / m.tokens_billed - 1) for m in told[1:]) <= 0.10
     limit = 4_000 if "parameters" in more else 0.9 * WINDOW
-    assert max(m.billed for m in told) <= limit
+    assert max(m.tokens_billed for m in told) <= limit
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -76,7 +76,7 @@ async def test_a_window_that_nobody_knew_is_learned_from_the_refusal(protocol: P
     server, events, result = await try_steps(120, protocol)
     refusals = [event for event in events if isinstance(event, TooLong)]
     assert len(refusals) == len(server.refused) == 1, said(server)
-    assert result.state.gauges["reader"][0].source == "learned"
+    assert result.state.token_budgets["reader"][0].window_source == "learned"
 
 
 @pytest.mark.parametrize("settings", [None, ModelSettings(thinking_tokens=1_024)], ids=["plainly", "thinking"])
@@ -93,7 +93,9 @@ async def test_the_room_that_a_reply_is_given_unasked_is_kept_free(settings: Mod
     assert len(server.refused) == 2, said(server)  # one for the limit of ours, one for the window
     assert sum(isinstance(event, TooLong) for event in events) == 1
     told = [event.message.manifest for event in events if isinstance(event, Replied)]
-    assert max(abs(m.tokens / m.billed - 1) for m in told[1:]) <= 0.10, "a refusal for the reply's sake is no bad count"
+    assert max(abs(m.tokens_estimated / m.tokens_billed - 1) for m in told[1:]) <= 0.10, (
+        "a refusal for the reply's sake is no bad count"
+    )
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
@@ -134,7 +136,7 @@ async def test_a_service_that_is_down_is_replaced_by_another_one(protocol: Proto
         assert not first.stats()["refused"], said(first)
         assert not second.stats()["refused"], said(second)
         assert sum(isinstance(event, FellBack) for event in events) == 1
-        rules = [event.manifest.rule for event in events if isinstance(event, Asked) and event.manifest]
+        rules = [event.manifest.moved_by for event in events if isinstance(event, Asked) and event.manifest]
         assert rules.count("fallback") == 1
         assert result.metrics.by_tool["step"].calls == 20
 

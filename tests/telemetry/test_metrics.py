@@ -31,7 +31,7 @@ async def test_executor_metrics_say_what_the_runs_came_to(support: Callable[...,
     assert figures["crew.history.messages_pruned"].total == sum(r.metrics.messages_pruned for r in results)
     sizes = figures["crew.history.size"]
     assert sizes.count == 2 * sum(r.metrics.prunings for r in results)
-    assert (sizes.least, sizes.most) == (5, 11)
+    assert (sizes.minimum, sizes.maximum) == (5, 11)
     total = sum(r.usage.total_tokens for r in results)
     assert figures["gen_ai.client.token.usage"].total == total
     assert figures["gen_ai.execute_tool.duration"].count == 16
@@ -46,8 +46,8 @@ def test_every_metric_can_be_read_before_anything_was_measured() -> None:
     assert set(figures) == set(METRICS)
 
     for name, figure in figures.items():
-        assert (figure.count, figure.total, figure.least, figure.most, figure.mean) == (0, 0, 0, 0, 0)
-        assert (figure.unit, figure.by) == (METRICS[name].unit, {})
+        assert (figure.count, figure.total, figure.minimum, figure.maximum, figure.mean) == (0, 0, 0, 0, 0)
+        assert (figure.unit, figure.by_labels) == (METRICS[name].unit, {})
 
 
 async def test_exported_metrics_are_the_same_numbers(support: Callable[..., Crew]) -> None:
@@ -133,10 +133,13 @@ async def test_money_cache_and_limits_are_measured() -> None:
     figures = executor.metrics()
     assert figures["crew.cost.usd"].total == 0.04
     assert figures["crew.cache.read_ratio"].mean == 0.8
-    used = {dict(labels)["crew.limit"]: figure.total for labels, figure in figures["crew.limit.utilisation"].by.items()}
+    used = {
+        dict(labels)["crew.limit"]: figure.total
+        for labels, figure in figures["crew.limit.utilisation"].by_labels.items()
+    }
     assert used == {"rounds": 0.5, "cost_usd": pytest.approx(0.4)}
     assert figures["crew.tool.errors"].total == 1
-    assert figures["crew.history.utilisation"].most == 3 / 50
+    assert figures["crew.history.utilisation"].maximum == 3 / 50
 
 
 async def test_names_that_a_model_makes_up_do_not_become_series() -> None:
@@ -145,4 +148,4 @@ async def test_names_that_a_model_makes_up_do_not_become_series() -> None:
     executor = CrewExecutor(Agent("a", model=ScriptedProvider(*script, "Done.")))
     await executor.execute("Go")
     errors = executor.metrics()["crew.tool.errors"]
-    assert (errors.total, len(errors.by)) == (25, 1)
+    assert (errors.total, len(errors.by_labels)) == (25, 1)

@@ -146,7 +146,7 @@ async def test_a_branch_that_ended_before_its_group_failed_is_told_as_completed(
     assert shown["invoke_agent done"] == "2.00 s"
     assert shown["invoke_agent broken"].startswith("7.00 s  failed: ProviderError: ")
     assert shown["invoke_agent broken"].endswith("RuntimeError: two lines")
-    durations = executor.metrics()["gen_ai.invoke_agent.duration"].by
+    durations = executor.metrics()["gen_ai.invoke_agent.duration"].by_labels
     assert durations[("gen_ai.agent.name", "done"),].total == 2
 
 
@@ -385,9 +385,9 @@ async def test_a_resumed_run_is_measured_from_its_resume() -> None:
     clock.now += 3_600
     await executor.resume(paused.run_id, {paused.pauses[0].id: True})
     figures = executor.metrics()
-    assert figures["gen_ai.invoke_workflow.duration"].most == pytest.approx(30, abs=1)
+    assert figures["gen_ai.invoke_workflow.duration"].maximum == pytest.approx(30, abs=1)
     agents = figures["gen_ai.invoke_agent.duration"]
-    assert (agents.count, agents.most) == (2, pytest.approx(30, abs=1))
+    assert (agents.count, agents.maximum) == (2, pytest.approx(30, abs=1))
 
 
 async def test_a_run_that_is_not_sampled_takes_what_is_started_within_it_along(seen) -> None:

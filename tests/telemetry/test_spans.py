@@ -574,7 +574,7 @@ def _watch(seen):
     agent = Agent("a", model=ScriptedProvider("Hello."))
     state = RunState(run_id="r", conversation_id="r", crew="c", agent="a", limits=Limits())
     lookout = ExecutorTelemetry(Crew("c", agents=[agent]), 50, lambda: 0.5, seen.telemetry)
-    return lookout.watch(state, resumes=False)
+    return lookout.start_run(state, resumes=False)
 
 
 async def test_time_to_the_first_piece_is_measured_on_streams(seen) -> None:

@@ -108,7 +108,7 @@ def test_types_become_a_schema_and_arguments_become_values() -> None:
     assert properties["mood"]["enum"] == ["calm", "wild"]
     assert rich.spec.parameters["required"] == ["colour", "mood", "address", "when", "count"]
     assert "title" not in str(rich.spec.parameters)
-    arguments = rich.signature.parse(
+    arguments = rich.signature.parse_arguments(
         '{"colour": "red", "mood": "calm", "address": {"city": "Bern"}, "when": "2026-11-16", "count": 2}'
     )
     assert arguments == {
@@ -120,7 +120,9 @@ def test_types_become_a_schema_and_arguments_become_values() -> None:
     }
 
     with pytest.raises(InvalidArguments) as caught:
-        rich.signature.parse('{"colour": "green", "mood": "calm", "address": {}, "when": "soon", "count": 99}')
+        rich.signature.parse_arguments(
+            '{"colour": "green", "mood": "calm", "address": {}, "when": "soon", "count": 99}'
+        )
 
     told = str(caught.value)
     assert all(part in told for part in ("colour", "address.city", "when", "count", "(got 99)"))
@@ -136,7 +138,7 @@ def test_a_parameter_called_title_keeps_its_name() -> None:
         return title
 
     assert book.spec.parameters["properties"] == {"title": {"type": "string"}}
-    assert book.signature.parse('{"title": "Emma"}') == {"title": "Emma"}
+    assert book.signature.parse_arguments('{"title": "Emma"}') == {"title": "Emma"}
 
 
 def test_the_context_is_not_for_the_model() -> None:
@@ -148,7 +150,7 @@ def test_the_context_is_not_for_the_model() -> None:
 
     made = tool(with_context)
     assert set(made.spec.parameters["properties"]) == {"a", "b"}
-    assert made.signature.context == "ctx"
+    assert made.signature.context_parameter == "ctx"
 
 
 class Shelf:

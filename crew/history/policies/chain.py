@@ -73,7 +73,7 @@ class Chain:
                 kept=one.kept,
                 evicted=(*total.evicted, *one.evicted),
                 masked=(*total.masked, *one.masked),
-                to_summarise=(*total.to_summarise, *one.to_summarise),
+                to_summarize=(*total.to_summarize, *one.to_summarize),
                 reason="; ".join(filter(None, (total.reason, one.reason))),
             )
 
@@ -86,7 +86,7 @@ def _own_budget(policy: Policy, budget: HistoryBudget) -> dict[str, Any]:
     if limit is None or budget.limit is None or limit >= budget.limit:
         return {}
 
-    return {"limit": limit, "target": min(budget.target, limit)}
+    return {"limit": limit, "prune_to": min(budget.prune_to, limit)}
 
 
 def chain(*policies: Policy) -> Chain:

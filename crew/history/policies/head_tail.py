@@ -65,7 +65,7 @@ class HeadTail:
         older = {i for i, g in enumerate(history) if is_summary(g)} if self.summarize_on_trim else set()
         # The head gives way before the tail does, and the older summary stays until the new one replaces it.
         room = budget.limit - self.summarize_on_trim
-        gone = evict(protect(history, ends | older), set(), target=min(budget.target, room), limit=room)
+        gone = evict(protect(history, ends | older), set(), target=min(budget.prune_to, room), limit=room)
         tail = protect(history, self._tail(history) | older)
         gone = evict(tail, gone, target=room, limit=room)
         named = (gone | older) if self.summarize_on_trim else set()

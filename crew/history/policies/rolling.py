@@ -53,7 +53,7 @@ class Rolling:
         if budget.limit is None or size <= budget.limit:
             return PruneDecision(kept=tuple(history))
 
-        gone = evict(history, set(), target=budget.target, limit=budget.limit)
+        gone = evict(history, set(), target=budget.prune_to, limit=budget.limit)
         return PruneDecision(
             kept=tuple(g for i, g in enumerate(history) if i not in gone),
             evicted=tuple(g for i, g in enumerate(history) if i in gone),

@@ -107,24 +107,24 @@ class Summarize:
         size, tokens = groups_size(history), sum(g.tokens for g in history)
         window = self.window if self.window is not None else budget.window
         too_many = budget.limit is not None and size > budget.limit
-        too_long = window is not None and budget.fixed + tokens >= self.threshold * window
+        too_long = window is not None and budget.overhead_tokens + tokens >= self.threshold * window
 
         if not too_many and not too_long:
             return PruneDecision(kept=tuple(history))
 
         older = {i for i, g in enumerate(history) if is_summary(g)}
-        spared = older | self._spared(history, budget)
+        spared = older | self._protected(history, budget)
         limit = size if budget.limit is None else budget.limit - 1
-        target = min(limit, budget.target if too_many else size)
+        target = min(limit, budget.prune_to if too_many else size)
         gone = evict(protect(history, spared), set(), target=target, limit=limit)
 
         if too_long and window is not None:
-            gone = self._lighter(protect(history, spared), gone, self.target * window - budget.fixed)
-            gone = self._lighter(protect(history, older), gone, self.threshold * window - budget.fixed)
+            gone = self._lighter(protect(history, spared), gone, self.target * window - budget.overhead_tokens)
+            gone = self._lighter(protect(history, older), gone, self.threshold * window - budget.overhead_tokens)
 
         why = f"{size} messages are more than the limit of {budget.limit}"
         why = (
-            f"about {budget.fixed + tokens} tokens reach {self.threshold:.0%} of the window of {window}"
+            f"about {budget.overhead_tokens + tokens} tokens reach {self.threshold:.0%} of the window of {window}"
             if too_long
             else why
         )
@@ -144,13 +144,13 @@ class Summarize:
 
         return gone
 
-    def _spared(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> set[int]:
+    def _protected(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> set[int]:
         first = next((i for i, g in enumerate(history) if isinstance(g.entries[0].message, UserMessage)), None)
         spared = set() if first is None else {first}
         # Files may fill half of what is left after a pruning, so that the recent tail has the other half.
-        room = groups_size(history) if budget.limit is None else max(1, budget.target // 2)
+        room = groups_size(history) if budget.limit is None else max(1, budget.prune_to // 2)
 
-        for index in self._files(history, budget.touches):
+        for index in self._recent_files(history, budget.touches):
             room -= history[index].size
 
             if room < 0:
@@ -160,7 +160,7 @@ class Summarize:
 
         return spared
 
-    def _files(self, history: Sequence[MessageGroup], touches: Mapping[str, str]) -> Iterator[int]:
+    def _recent_files(self, history: Sequence[MessageGroup], touches: Mapping[str, str]) -> Iterator[int]:
         """The groups with the newest result for each of the last files, newest first."""
         seen: set[str] = set()
 

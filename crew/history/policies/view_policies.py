@@ -74,7 +74,7 @@ class Truncate:
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         """Nothing below the threshold; else the oldest, down to the target."""
         window = budget.window or DEFAULT_WINDOW
-        used = budget.fixed + MARKER_TOKENS
+        used = budget.overhead_tokens + MARKER_TOKENS
         total = used + sum(g.tokens for g in history)
 
         if total <= self.threshold * window:
@@ -95,5 +95,5 @@ class Truncate:
 
 def _protect_first(history: Sequence[MessageGroup]) -> list[MessageGroup]:
     """The history with its first user message marked as one that stays."""
-    first = next((i for i, g in enumerate(history) if g.opens), None)
+    first = next((i for i, g in enumerate(history) if g.opens_turn), None)
     return [replace(g, mandatory=True) if i == first else g for i, g in enumerate(history)]
