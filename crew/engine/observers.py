@@ -36,7 +36,8 @@ def no_call_context(run_id: str, what: ModelRequest | ToolCall) -> AbstractConte
 class Observers:
     """Publishes to the stream and to those who watch; one that fails is switched off for this run, with one warning.
 
-    Beside being called, an observer may have `call_context(run_id, request or call)`, a context in which the model is asked
+    Beside being called, an observer may have `call_context(run_id, request or call)`, a context in which the model is
+    asked
     or the tool called, `left(state)`, told how the run stands when it is over here, and `close(error)`, called once
     after that, on whichever way. One that has `observe(crew, state, resumes=…)` makes an observer of each run instead.
     """

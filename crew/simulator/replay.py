@@ -82,16 +82,16 @@ class Replay:
 
     def _start_turn(self, state: RunState, messages: list[Message], then: AssistantMessage | None) -> RunState:
         """A user's input: a run of its own, on the history as it stands."""
-        draft = self._step(state, RunStarted(messages=(), tokens=()))
-        draft.set(agent=_agent_name(then) if then else state.agent)
-        draft.append_input(
+        step = self._step(state, RunStarted(messages=(), tokens=()))
+        step.set(agent=_agent_name(then) if then else state.agent)
+        step.append_input(
             tuple(messages), tuple(count_message_tokens(message, ESTIMATOR, keep=True) for message in messages)
         )
 
         if then is not None:
-            ask_model_next(draft)
+            ask_model_next(step)
 
-        return draft.state
+        return step.state
 
     def _reply(self, state: RunState, recording: Recording, index: int) -> tuple[RunState, int]:
         """A recorded reply: what its request would have been, and what follows from it."""
@@ -106,33 +106,33 @@ class Replay:
             usage=estimated_usage(request, reply),
             tokens=count_message_tokens(message, ESTIMATOR, keep=True),
         )
-        draft = self._step(state, event)
-        tokens = learn_from_bill(draft, event)
+        step = self._step(state, event)
+        tokens = learn_from_bill(step, event)
         after = recording.messages[index + 1 :]
 
         if message.calls:
-            used = self._on_calls(draft, message, tokens, recording, after)
+            used = self._on_calls(step, message, tokens, recording, after)
         else:
-            used = self._on_text(draft, message, tokens, recording, after)
+            used = self._on_text(step, message, tokens, recording, after)
 
-        return draft.state, index + 1 + used
+        return step.state, index + 1 + used
 
     def _on_text(
-        self, draft: Step, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
+        self, step: Step, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
     ) -> int:
         """Plain words: the end of a run, or the framework says what comes next."""
         following = [*_framework_messages(after)]
 
         if not following:
-            draft.append_final(message, tokens)
+            step.append_final(message, tokens)
             return 0
 
-        draft.append(message, tokens)
-        self._continue(draft, following, recording, after[len(following) :])
+        step.append(message, tokens)
+        self._continue(step, following, recording, after[len(following) :])
         return len(following)
 
     def _on_calls(
-        self, draft: Step, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
+        self, step: Step, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
     ) -> int:
         """Calls: answered with what was recorded."""
         given = after[0].results if after and isinstance(after[0], ToolMessage) else ()
@@ -140,43 +140,43 @@ class Replay:
         following = [*_framework_messages(after[used:])]
         rest = after[used + len(following) :]
         results = {result.call_id: result for result in given}
-        open_calls(draft, message, tokens)
-        now = draft.state.next
+        open_calls(step, message, tokens)
+        now = step.state.next
         assert isinstance(now, CallTools)
 
         for open, call in zip(now.calls, message.calls, strict=False):
             for branch in _branches(recording, [call.id], self._used):
                 self._replay(
-                    replace(self._child(draft.state, branch), history=type(draft.state.history)()),
+                    replace(self._child(step.state, branch), history=type(step.state.history)()),
                     _branch_recording(branch),
                 )
 
             result = results.get(call.id) or ToolResult(call_id=call.id, text=MISSING_RESULT, outcome="error")
-            record_result(draft, replace(result, call_id=open.call.id), estimate_tokens(result.text))
+            record_result(step, replace(result, call_id=open.call.id), estimate_tokens(result.text))
 
-        now = draft.state.next
+        now = step.state.next
         assert isinstance(now, CallTools)
         answers, counted = collect_results(now)
         recorded = after[0] if used else answers
-        draft.append(replace(answers, id=recorded.id, time=recorded.time), counted)
-        self._continue(draft, following, recording, rest)
+        step.append(replace(answers, id=recorded.id, time=recorded.time), counted)
+        self._continue(step, following, recording, rest)
         return used + len(following)
 
     def _continue(
-        self, draft: Step, following: Sequence[UserMessage], recording: Recording, rest: Sequence[Message]
+        self, step: Step, following: Sequence[UserMessage], recording: Recording, rest: Sequence[Message]
     ) -> None:
         for said in following:
             if said.origin == "join":
                 keys = [line[3:] for line in said.text.splitlines() if line.startswith("## ")]
 
                 for branch in _branches(recording, keys, self._used):
-                    self._branch(draft.state, branch)
+                    self._branch(step.state, branch)
 
-            draft.append(said)
+            step.append(said)
 
         if (then := _next_reply(rest, -1)) is not None:
-            draft.set(agent=_agent_name(then))
-            ask_model_next(draft)
+            step.set(agent=_agent_name(then))
+            ask_model_next(step)
 
     # ------------------------------------------------------------------------------------------ branches
 
@@ -187,10 +187,10 @@ class Replay:
         state = self._child(parent, branch)
 
         if isinstance(first, UserMessage) and first.origin == "branch":
-            draft = self._step(state, BaseEvent())
-            draft.append(first)
-            ask_model_next(draft)
-            state, recording = draft.state, replace(recording, messages=recording.messages[1:])
+            step = self._step(state, BaseEvent())
+            step.append(first)
+            ask_model_next(step)
+            state, recording = step.state, replace(recording, messages=recording.messages[1:])
 
         self._replay(state, recording)
 
@@ -217,9 +217,9 @@ class Replay:
                 usage = estimated_usage(question.request, reply)
                 self.on_request(question.request, reply, "")
 
-            draft = self._step(state, Summarised(covers=question.covers, text=text, usage=usage))
-            on_summarised(draft, draft.event)  # type: ignore[arg-type]
-            state = draft.state
+            step = self._step(state, Summarised(covers=question.covers, text=text, usage=usage))
+            on_summarised(step, step.event)  # type: ignore[arg-type]
+            state = step.state
 
             if isinstance(state.next, Compact) and state.next.failure:
                 break

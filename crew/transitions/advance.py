@@ -38,10 +38,10 @@ from crew.transitions.step import Step
 from crew.transitions.tool_calls import on_child_finished, on_tool_returned
 
 
-def _on_stopped(draft: Step, event: Cancelled | LimitReached) -> None:
+def _on_stopped(step: Step, event: Cancelled | LimitReached) -> None:
     """The whole tree stops here. Calls that are open are answered, so that the history stays valid."""
-    now = draft.state.next
-    archive_children(draft, [*draft.state.children])
+    now = step.state.next
+    archive_children(step, [*step.state.children])
 
     if isinstance(now, CallTools):
         why = "the run was cancelled" if isinstance(event, Cancelled) else f"the run reached its limit of {event.limit}"
@@ -50,9 +50,9 @@ def _on_stopped(draft: Step, event: Cancelled | LimitReached) -> None:
             or ToolResult(call_id=open.call.id, name=open.call.name, text=f"[Stopped: {why}.]", outcome="error")
             for open in now.calls
         ]
-        draft.append(ToolMessage(tuple(results)))
+        step.append(ToolMessage(tuple(results)))
 
-    draft.finish("cancelled" if isinstance(event, Cancelled) else "limit", draft.last_reply_text())
+    step.finish("cancelled" if isinstance(event, Cancelled) else "limit", step.last_reply_text())
 
 
 InputEvent = (
@@ -77,22 +77,22 @@ def advance(plan: Plan, state: RunState, event: InputEvent) -> tuple[RunState, t
     """The next state and the events that follow from this one, numbered after it."""
     idle = isinstance(event, Resumed)
     elapsed = 0.0 if idle or not state.last_event_at else max(0.0, event.at - state.last_event_at)
-    draft = _advance_tree(plan, state, event, last_event_at=event.at, active_seconds=state.active_seconds + elapsed)
+    step = _advance_tree(plan, state, event, last_event_at=event.at, active_seconds=state.active_seconds + elapsed)
 
     if isinstance(event, RunStarted | Resumed) and event.traceparent:
-        draft.set(traceparent=event.traceparent)
+        step.set(traceparent=event.traceparent)
 
-    if isinstance(draft.state.next, Finished):
-        end = draft.state.next
-        draft.emit(RunFinished, stop_reason=end.stop_reason, output=end.output, usage=total_usage(draft.state))
-    elif is_blocked(draft.state) and (idle or not is_blocked(state)):
-        draft.emit(Paused, pauses=pending_pauses(draft.state))
+    if isinstance(step.state.next, Finished):
+        end = step.state.next
+        step.emit(RunFinished, stop_reason=end.stop_reason, output=end.output, usage=total_usage(step.state))
+    elif is_blocked(step.state) and (idle or not is_blocked(state)):
+        step.emit(Paused, pauses=pending_pauses(step.state))
 
-    for number, told in enumerate(draft.emitted, event.sequence + 1):
+    for number, told in enumerate(step.emitted, event.sequence + 1):
         put(told, sequence=number)
 
-    draft.set(sequence=event.sequence + len(draft.emitted))
-    return draft.state, tuple(draft.emitted)
+    step.set(sequence=event.sequence + len(step.emitted))
+    return step.state, tuple(step.emitted)
 
 
 def find_run(state: RunState, run_id: str) -> RunState | None:
@@ -108,71 +108,71 @@ def find_run(state: RunState, run_id: str) -> RunState | None:
 
 
 def _advance_tree(plan: Plan, state: RunState, event: InputEvent, **clock: float) -> Step:
-    draft = Step(plan, state, event, **clock)
+    step = Step(plan, state, event, **clock)
 
     if event.run_id == state.run_id:
-        _apply(draft, event)
-        return draft
+        _apply(step, event)
+        return step
 
     key = next(
         k for k, c in state.children.items() if event.run_id == c.run_id or event.run_id.startswith(f"{c.run_id}/")
     )
-    step = _advance_tree(plan, state.children[key], event, **clock)
-    draft.emitted.extend(step.emitted)
-    draft.set(children={**state.children, key: step.state})
-    on_child_finished(draft, key)
-    return draft
+    child = _advance_tree(plan, state.children[key], event, **clock)
+    step.emitted.extend(child.emitted)
+    step.set(children={**state.children, key: child.state})
+    on_child_finished(step, key)
+    return step
 
 
-def _apply(draft: Step, event: InputEvent) -> None:
+def _apply(step: Step, event: InputEvent) -> None:
     match event:
         case RunStarted():
-            _on_run_started(draft, event)
+            _on_run_started(step, event)
         case Replied():
-            on_replied(draft, event)
+            on_replied(step, event)
         case TooLong():
-            on_too_long(draft, event)
+            on_too_long(step, event)
         case FellBack():
-            on_fell_back(draft, event)
+            on_fell_back(step, event)
         case CallHeld():
-            _set_call_status(draft, {event.call_id}, "held")
+            _set_call_status(step, {event.call_id}, "held")
         case ToolsStarted():
-            _set_call_status(draft, {call.id for call in event.calls}, "started")
+            _set_call_status(step, {call.id for call in event.calls}, "started")
         case ToolReturned():
-            on_tool_returned(draft, event)
+            on_tool_returned(step, event)
         case Summarised():
-            on_summarised(draft, event)
+            on_summarised(step, event)
         case BranchTimedOut():
-            on_branch_timed_out(draft, event)
+            on_branch_timed_out(step, event)
         case Resumed():
-            on_resumed(draft, event, on_child_finished)
+            on_resumed(step, event, on_child_finished)
         case LimitReached() | Cancelled():
-            _on_stopped(draft, event)
+            _on_stopped(step, event)
         case RunFailed():
-            failed = Finished(stop_reason="failed", error=event.error, output=draft.last_reply_text())
-            draft.set(next=failed, next_before_failure=draft.state.next)
+            failed = Finished(stop_reason="failed", error=event.error, output=step.last_reply_text())
+            step.set(next=failed, next_before_failure=step.state.next)
         case _:
             assert_never(event)
 
 
-def _on_run_started(draft: Step, event: RunStarted) -> None:
+def _on_run_started(step: Step, event: RunStarted) -> None:
     if event.repairs:
-        draft.emit(HistoryRepaired, changes=event.repairs)
+        step.emit(HistoryRepaired, changes=event.repairs)
 
-    draft.set(token_budgets=carry_over_budgets(event.token_budgets, draft.state.token_budgets))
-    draft.append_input(event.messages, event.tokens)
-    group = draft.plan.groups.get(draft.state.agent)
+    step.set(token_budgets=carry_over_budgets(event.token_budgets, step.state.token_budgets))
+    step.append_input(event.messages, event.tokens)
+    group = step.plan.groups.get(step.state.agent)
 
     if group is not None:
-        start_branches(draft, group)
+        start_branches(step, group)
         return
 
-    draft.emit(AgentStarted)
-    ask_model_next(draft)
+    step.emit(AgentStarted)
+    ask_model_next(step)
 
 
-def _set_call_status(draft: Step, ids: set[str], status: CallStatus) -> None:
-    now = draft.state.next
+def _set_call_status(step: Step, ids: set[str], status: CallStatus) -> None:
+    now = step.state.next
     assert isinstance(now, CallTools)
     calls = tuple(changed(open, status=status) if open.call.id in ids else open for open in now.calls)
-    draft.set(next=changed(now, calls=calls))
+    step.set(next=changed(now, calls=calls))

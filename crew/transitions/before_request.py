@@ -18,9 +18,9 @@ MIN_EVICTED = 10
 """At most one summary for so many messages evicted."""
 
 
-def start_compaction_if_due(draft: Step, again: Literal["", "empty", "output"] = "") -> bool:
+def start_compaction_if_due(step: Step, again: Literal["", "empty", "output"] = "") -> bool:
     """Whether a summary comes before the model is asked; if not, what it is about to be shown is noted down."""
-    state, backlog = draft.state, draft.state.pending_summary
+    state, backlog = step.state, step.state.pending_summary
     strategy = state.parameters.compression_strategy
 
     if strategy is not None:
@@ -29,15 +29,15 @@ def start_compaction_if_due(draft: Step, again: Literal["", "empty", "output"] =
         )
 
         if parts:
-            draft.set(next=Compact(spans=parts, strategy=strategy.kind, repeat_reason=again))
+            step.set(next=Compact(spans=parts, strategy=strategy.kind, repeat_reason=again))
             return True
 
     if backlog.message_ids and backlog.evicted_since_attempt >= MIN_EVICTED and backlog.has_text:
-        draft.set(next=Compact(spans=(backlog.message_ids,), repeat_reason=again))
+        step.set(next=Compact(spans=(backlog.message_ids,), repeat_reason=again))
         return True
 
-    if draft.plan.summarizes or backlog.message_ids or backlog.evicted_since_request:
-        draft.set(
+    if step.plan.summarizes or backlog.message_ids or backlog.evicted_since_request:
+        step.set(
             pending_summary=replace(
                 backlog,
                 evicted_since_request=(),
@@ -49,59 +49,59 @@ def start_compaction_if_due(draft: Step, again: Literal["", "empty", "output"] =
     return False
 
 
-def _warn_if_nearly_empty(draft: Step, size: int) -> None:
+def _warn_if_nearly_empty(step: Step, size: int) -> None:
     """Compression and limits together may leave a request with hardly anything in it: that is said, once a run."""
-    strategy = draft.state.parameters.compression_strategy
+    strategy = step.state.parameters.compression_strategy
 
-    if strategy is None or size >= 2 or strategy.kind in draft.state.warnings_sent:
+    if strategy is None or size >= 2 or strategy.kind in step.state.warnings_sent:
         return
 
-    if any(isinstance(entry.message, SummaryMessage) for entry in draft.state.history.entries):
-        draft.set(warnings_sent=(*draft.state.warnings_sent, strategy.kind))
-        draft.emit(Warned, text=f"{strategy.kind} and the limits leave {size} message in the request.")
+    if any(isinstance(entry.message, SummaryMessage) for entry in step.state.history.entries):
+        step.set(warnings_sent=(*step.state.warnings_sent, strategy.kind))
+        step.emit(Warned, text=f"{strategy.kind} and the limits leave {size} message in the request.")
 
 
 WARN_AT = 0.8
 
 
-def ask_model_next(draft: Step, again: Literal["", "empty", "output"] = "") -> None:
+def ask_model_next(step: Step, again: Literal["", "empty", "output"] = "") -> None:
     """The agent's model is next, unless a limit says otherwise; its view is made ready for it."""
-    if stop_if_limit_reached(draft) or start_compaction_if_due(draft, again):
+    if stop_if_limit_reached(step) or start_compaction_if_due(step, again):
         return
 
-    for name, value, limit in _limit_usage(draft):
-        _warn_near_limit(draft, f"limits.{name}", value, limit)
+    for name, value, limit in _limit_usage(step):
+        _warn_near_limit(step, f"limits.{name}", value, limit)
 
-    _warn_of_unknown_cost(draft)
-    seen = fit_view(draft)
-    _warn_of_sizes(draft, seen)
-    _warn_if_nearly_empty(draft, seen.size)
-    draft.set(next=AskModel(repeat_reason=again))
+    _warn_of_unknown_cost(step)
+    seen = fit_view(step)
+    _warn_of_sizes(step, seen)
+    _warn_if_nearly_empty(step, seen.size)
+    step.set(next=AskModel(repeat_reason=again))
 
 
-def give_up_on_output(draft: Step, why: str) -> None:
+def give_up_on_output(step: Step, why: str) -> None:
     """The model had its second chance; whoever resumes the run gives it another one."""
-    fit_view(draft)
-    draft.set(next=AskModel(repeat_reason="output", failure=why))
+    fit_view(step)
+    step.set(next=AskModel(repeat_reason="output", failure=why))
 
 
-def stop_if_limit_reached(draft: Step) -> bool:
+def stop_if_limit_reached(step: Step) -> bool:
     """Whether a limit ends the run here, before a model is asked once more."""
-    for name, value, limit in _limit_usage(draft):
+    for name, value, limit in _limit_usage(step):
         if limit is not None and value is not None and value >= limit:
-            draft.stop_at_limit(name, limit)
+            step.stop_at_limit(name, limit)
             return True
 
     return False
 
 
-def _limit_usage(draft: Step) -> list[tuple[str, float | None, float | None]]:
-    limits, tally = draft.state.limits, draft.state.counters
+def _limit_usage(step: Step) -> list[tuple[str, float | None, float | None]]:
+    limits, tally = step.state.limits, step.state.counters
     return [
         ("rounds", tally.rounds, limits.rounds),
         ("tokens", tally.usage.total_tokens, limits.tokens),
         ("cost_usd", _known_cost(tally), limits.cost_usd),
-        ("seconds", draft.state.active_seconds, limits.seconds),
+        ("seconds", step.state.active_seconds, limits.seconds),
     ]
 
 
@@ -111,31 +111,31 @@ def _known_cost(tally: RunCounters) -> float:
     return sum(usage.cost or 0.0 for usage in tally.by_agent.values()) if known is None else known
 
 
-def _warn_of_unknown_cost(draft: Step) -> None:
-    usage, name = draft.state.counters.usage, "unknown cost"
+def _warn_of_unknown_cost(step: Step) -> None:
+    usage, name = step.state.counters.usage, "unknown cost"
 
-    if draft.state.limits.cost_usd is None or not usage.requests or usage.cost is not None:
+    if step.state.limits.cost_usd is None or not usage.requests or usage.cost is not None:
         return
 
-    if name not in draft.state.warnings_sent:
-        draft.set(warnings_sent=(*draft.state.warnings_sent, name))
-        draft.emit(
+    if name not in step.state.warnings_sent:
+        step.set(warnings_sent=(*step.state.warnings_sent, name))
+        step.emit(
             Warned, text="limits.cost_usd holds for what has a price: that of one of this run's models is unknown."
         )
 
 
-def _warn_of_sizes(draft: Step, seen: ViewFitter) -> None:
-    _warn_near_limit(draft, "max_messages_per_request", draft.state.history.size, draft.plan.budget.limit)
-    parameters = draft.state.parameters
-    _warn_near_limit(draft, "max_history_size", seen.size, parameters.max_history_size)
-    _warn_near_limit(draft, "max_tokens", seen.tokens, parameters.max_tokens)
-    _warn_near_limit(draft, f"window of {seen.name}", seen.tokens_before_fitting, seen.gauge.window)
+def _warn_of_sizes(step: Step, seen: ViewFitter) -> None:
+    _warn_near_limit(step, "max_messages_per_request", step.state.history.size, step.plan.budget.limit)
+    parameters = step.state.parameters
+    _warn_near_limit(step, "max_history_size", seen.size, parameters.max_history_size)
+    _warn_near_limit(step, "max_tokens", seen.tokens, parameters.max_tokens)
+    _warn_near_limit(step, f"window of {seen.name}", seen.tokens_before_fitting, seen.gauge.window)
 
 
-def _warn_near_limit(draft: Step, name: str, value: float | None, limit: float | None) -> None:
+def _warn_near_limit(step: Step, name: str, value: float | None, limit: float | None) -> None:
     """At four fifths of a limit, once a run: a history that is pruned in blocks comes near it again and again."""
-    if not limit or value is None or value < WARN_AT * limit or name in draft.state.warnings_sent:
+    if not limit or value is None or value < WARN_AT * limit or name in step.state.warnings_sent:
         return
 
-    draft.set(warnings_sent=(*draft.state.warnings_sent, name))
-    draft.emit(Warned, text=f"{name}: {value:g} of {limit:g} used ({value / limit:.0%}).")
+    step.set(warnings_sent=(*step.state.warnings_sent, name))
+    step.emit(Warned, text=f"{name}: {value:g} of {limit:g} used ({value / limit:.0%}).")

@@ -18,43 +18,43 @@ from crew.transitions.before_request import ask_model_next
 from crew.transitions.step import Step
 
 
-def archive_children(draft: Step, keys: Sequence[str], group: str = "") -> None:
+def archive_children(step: Step, keys: Sequence[str], group: str = "") -> None:
     """Children that have ended, or are cut off here, leave the tree; what they did and spent stays on record."""
-    children = dict(draft.state.children)
+    children = dict(step.state.children)
     records: list[Branch] = []
 
     for key in keys:
         child = children.pop(key)
         record = branch_record(child)
         records.append(record)
-        _emit_finished(draft, child, draft.state, group)
-        _add_counters(draft, child)
+        _emit_finished(step, child, step.state, group)
+        _add_counters(step, child)
 
-    draft.set(children=children, branches=(*draft.state.branches, *records))
+    step.set(children=children, branches=(*step.state.branches, *records))
 
 
-def _add_counters(draft: Step, child: RunState) -> None:
+def _add_counters(step: Step, child: RunState) -> None:
     for inner in child.children.values():
-        _add_counters(draft, inner)
+        _add_counters(step, inner)
 
-    draft.set(
-        counters=merge_counters(draft.state.counters, child.counters),
-        token_budgets=carry_over_budgets(draft.state.token_budgets, child.token_budgets),
-        warnings_sent=tuple(dict.fromkeys((*draft.state.warnings_sent, *child.warnings_sent))),
+    step.set(
+        counters=merge_counters(step.state.counters, child.counters),
+        token_budgets=carry_over_budgets(step.state.token_budgets, child.token_budgets),
+        warnings_sent=tuple(dict.fromkeys((*step.state.warnings_sent, *child.warnings_sent))),
     )
 
 
-def _emit_finished(draft: Step, child: RunState, parent: RunState, group: str) -> None:
+def _emit_finished(step: Step, child: RunState, parent: RunState, group: str) -> None:
     """Whoever was told that a run began is told that it ended, the innermost first."""
     for inner in child.children.values():
-        _emit_finished(draft, inner, child, getattr(child.next, "group", ""))
+        _emit_finished(step, inner, child, getattr(child.next, "group", ""))
 
     record = branch_record(child)
-    draft.emitted.append(
+    step.emitted.append(
         BranchFinished(
             run_id=parent.run_id,
             agent=parent.agent,
-            at=draft.event.at,
+            at=step.event.at,
             branch=child.run_id,
             outcome=record.outcome,
             error=record.error,
@@ -95,13 +95,13 @@ def child_output(child: RunState) -> tuple[str, bool]:
 MAX_JOIN_CHARS = 20_000
 
 
-def start_branches(draft: Step, group: Parallel, crossing: View | None = None) -> None:
+def start_branches(step: Step, group: Parallel, crossing: View | None = None) -> None:
     """The branches of a group begin, each on the history as it stands, with an equal share of what is left."""
-    state = draft.state
+    state = step.state
     forks = state.counters.forks + 1
     keys = _branch_keys(group.branch_names, forks, state)
     share = share_limits(state, len(keys))
-    draft.count(forks=forks)
+    step.count(forks=forks)
     children = dict(state.children)
 
     for key, name in zip(keys, group.branch_names, strict=True):
@@ -114,8 +114,8 @@ def start_branches(draft: Step, group: Parallel, crossing: View | None = None) -
             views={name: crossing} if crossing else {},
             counters=RunCounters(tokens_appended=state.counters.tokens_appended),
         )
-        begun = Step(draft.plan, child, draft.event)
-        draft.emit(BranchStarted, branch=child.run_id, group=group.name)
+        begun = Step(step.plan, child, step.event)
+        step.emit(BranchStarted, branch=child.run_id, group=group.name)
         begun.emit(AgentStarted)
         begun.append_framework_message(
             f"[You are {name}, one of the branches of {group.name}, which work at the same time. "
@@ -124,10 +124,10 @@ def start_branches(draft: Step, group: Parallel, crossing: View | None = None) -
         )
         ask_model_next(begun)
         children[key] = begun.state
-        draft.emitted.extend(begun.emitted)
+        step.emitted.extend(begun.emitted)
 
-    draft.set(children=children, next=RunBranches(group=group.name, branch_keys=keys))
-    evaluate_group(draft)
+    step.set(children=children, next=RunBranches(group=group.name, branch_keys=keys))
+    evaluate_group(step)
 
 
 def _branch_keys(names: Sequence[str], forks: int, state: RunState) -> tuple[str, ...]:
@@ -180,13 +180,13 @@ def new_child(state: RunState, key: str, agent: str, limits: Limits) -> RunState
 # ---------------------------------------------------------------------------------------------------- joining
 
 
-def evaluate_group(draft: Step) -> None:
+def evaluate_group(step: Step) -> None:
     """Whether the group has come to what its policy asks for; then its results join."""
-    now = draft.state.next
+    now = step.state.next
     assert isinstance(now, RunBranches)
-    group = draft.plan.groups[now.group]
+    group = step.plan.groups[now.group]
     ended = {
-        key: child.next for key in now.branch_keys if isinstance((child := draft.state.children[key]).next, Finished)
+        key: child.next for key in now.branch_keys if isinstance((child := step.state.children[key]).next, Finished)
     }
     good = [key for key, end in ended.items() if end.stop_reason == "completed"]
     bad = [key for key, end in ended.items() if end.stop_reason == "failed"]
@@ -198,7 +198,7 @@ def evaluate_group(draft: Step) -> None:
         case "collect":
             joined = now.branch_keys if not open_ else ()
         case "fail_fast":
-            failed = f"the branch {_branch_label(draft, bad[0])!r} failed" if bad else ""
+            failed = f"the branch {_branch_label(step, bad[0])!r} failed" if bad else ""
             joined = now.branch_keys if not open_ else ()
         case "first_success" | Quorum():
             wanted = group.on_error.n if isinstance(group.on_error, Quorum) else 1
@@ -206,48 +206,48 @@ def evaluate_group(draft: Step) -> None:
             joined = tuple(good[:wanted]) if len(good) >= wanted else ()
 
     if failed:
-        _fail_group(draft, group, ended, failed)
+        _fail_group(step, group, ended, failed)
     elif joined:
-        _join_group(draft, group, joined)
+        _join_group(step, group, joined)
 
 
-def _fail_group(draft: Step, group: Parallel, ended: dict[str, Finished], why: str) -> None:
+def _fail_group(step: Step, group: Parallel, ended: dict[str, Finished], why: str) -> None:
     """The group has failed. What its branches came to stays; a resume tries those that failed once more."""
-    now = draft.state.next
+    now = step.state.next
     assert isinstance(now, RunBranches)
     reasons = "; ".join(
-        f"{_branch_label(draft, key)}: {end.error or end.stop_reason}"
+        f"{_branch_label(step, key)}: {end.error or end.stop_reason}"
         for key, end in ended.items()
         if end.stop_reason != "completed"
     )
-    draft.set(next=replace(now, failure=f"The group {group.name!r} failed: {why} ({reasons})."))
+    step.set(next=replace(now, failure=f"The group {group.name!r} failed: {why} ({reasons})."))
 
 
-def _join_group(draft: Step, group: Parallel, keys: Sequence[str]) -> None:
-    now = draft.state.next
+def _join_group(step: Step, group: Parallel, keys: Sequence[str]) -> None:
+    now = step.state.next
     assert isinstance(now, RunBranches)
-    text = _join_text(group, {_branch_label(draft, key): child_output(draft.state.children[key])[0] for key in keys})
-    archive_children(draft, now.branch_keys, group.name)
-    draft.append(UserMessage(text, origin="join"))
+    text = _join_text(group, {_branch_label(step, key): child_output(step.state.children[key])[0] for key in keys})
+    archive_children(step, now.branch_keys, group.name)
+    step.append(UserMessage(text, origin="join"))
 
     if group.then is None:
-        draft.finish("completed", text)
+        step.finish("completed", text)
         return
 
     target = node_name(group.then)
 
-    if target in draft.plan.groups:
-        start_branches(draft, draft.plan.groups[target])
+    if target in step.plan.groups:
+        start_branches(step, step.plan.groups[target])
         return
 
-    draft.set(agent=target)
-    draft.emit(AgentStarted)
-    ask_model_next(draft)
+    step.set(agent=target)
+    step.emit(AgentStarted)
+    ask_model_next(step)
 
 
-def _branch_label(draft: Step, key: str) -> str:
+def _branch_label(step: Step, key: str) -> str:
     """The branch as a reader is told of it: without the number of the fan-out."""
-    forks = draft.state.counters.forks
+    forks = step.state.counters.forks
     return key.removeprefix(f"{forks}.") if forks > 1 else key
 
 
@@ -260,14 +260,14 @@ def _join_text(group: Parallel, words: dict[str, str]) -> str:
     return truncate_middle(f"{heading}\n" + "\n\n".join(parts), MAX_JOIN_CHARS)
 
 
-def on_branch_timed_out(draft: Step, event: BranchTimedOut) -> None:
+def on_branch_timed_out(step: Step, event: BranchTimedOut) -> None:
     """Branches that still work when their group's time is over have failed; one that waits for a person may wait."""
-    now = draft.state.next
+    now = step.state.next
 
     if not isinstance(now, RunBranches):
         return
 
-    children = dict(draft.state.children)
+    children = dict(step.state.children)
 
     for key in now.branch_keys:
         child = children[key]
@@ -276,5 +276,5 @@ def on_branch_timed_out(draft: Step, event: BranchTimedOut) -> None:
             late = Finished(stop_reason="failed", error=f"timed out after {event.seconds:g} s")
             children[key] = replace(child, next=late, next_before_failure=child.next)
 
-    draft.set(children=children)
-    evaluate_group(draft)
+    step.set(children=children)
+    evaluate_group(step)

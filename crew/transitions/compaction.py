@@ -15,91 +15,89 @@ from crew.transitions.before_request import ask_model_next, stop_if_limit_reache
 from crew.transitions.step import Step
 
 
-def on_summarised(draft: Step, event: Summarised) -> None:
+def on_summarised(step: Step, event: Summarised) -> None:
     """A summariser answered."""
-    now = draft.state.next
+    now = step.state.next
     assert isinstance(now, Compact)
-    _pay(draft, event)
-    span = [message for _, message in locate_messages(draft.state.transcript, event.covers)]
+    _pay(step, event)
+    span = [message for _, message in locate_messages(step.state.transcript, event.covers)]
     text = "" if event.error else complete_summary(event.text, span)
 
     if now.strategy:
-        _collect_compression(draft, now, event, text)
+        _collect_compression(step, now, event, text)
         return
 
     problem = event.error or ("the summary is not smaller than what it replaces" if text is None else "")
     problem = problem or (
-        "" if text and _insert_summary(draft, event.covers, text) else "there is no room for a summary"
+        "" if text and _insert_summary(step, event.covers, text) else "there is no room for a summary"
     )
-    backlog = draft.state.pending_summary
+    backlog = step.state.pending_summary
 
     if problem:
-        draft.set(pending_summary=replace(backlog, evicted_since_attempt=0))
-        _emit_failure(draft, draft.plan.policy.name, problem)
+        step.set(pending_summary=replace(backlog, evicted_since_attempt=0))
+        _emit_failure(step, step.plan.policy.name, problem)
     else:
         waiting = tuple(id for id in backlog.message_ids if id not in set(event.covers))
-        draft.set(
-            pending_summary=replace(backlog, message_ids=waiting, evicted_since_attempt=0, has_text=bool(waiting))
-        )
+        step.set(pending_summary=replace(backlog, message_ids=waiting, evicted_since_attempt=0, has_text=bool(waiting)))
 
-    ask_model_next(draft, now.repeat_reason)
+    ask_model_next(step, now.repeat_reason)
 
 
-def _pay(draft: Step, event: Summarised) -> None:
+def _pay(step: Step, event: Summarised) -> None:
     if not event.usage.requests:
         return
 
-    tally, agent = draft.state.counters, draft.state.agent
+    tally, agent = step.state.counters, step.state.agent
     mine = tally.by_agent.get(agent)
-    draft.count(
+    step.count(
         usage=tally.usage + event.usage,
         rounds=tally.rounds + 1,
         by_agent={**tally.by_agent, agent: event.usage if mine is None else mine + event.usage},
         cost_saved=add_costs(tally.cost_saved, None if event.usage.cost is None else -event.usage.cost),
     )
-    draft.emit(UsageChanged, usage=draft.state.counters.usage)
+    step.emit(UsageChanged, usage=step.state.counters.usage)
 
 
-def _collect_compression(draft: Step, now: Compact, event: Summarised, text: str | None) -> None:
+def _collect_compression(step: Step, now: Compact, event: Summarised, text: str | None) -> None:
     """One part of an explicit compression; all parts take effect together, or none does."""
     stays = text is None and now.strategy == "chunked"
     problem = event.error or ("" if text or stays else "the summary is not smaller than what it replaces")
 
     if problem:
-        draft.set(next=replace(now, failure=problem))
-        _emit_failure(draft, now.strategy, problem)
+        step.set(next=replace(now, failure=problem))
+        _emit_failure(step, now.strategy, problem)
         return
 
     texts = (*now.summaries, text or "")
-    draft.set(next=replace(now, summaries=texts, failure=""))
+    step.set(next=replace(now, summaries=texts, failure=""))
 
     if len(texts) < len(now.spans):
-        stop_if_limit_reached(draft)
+        stop_if_limit_reached(step)
         return
 
-    verbatim = list(draft.state.pending_summary.incompressible_ids)
+    verbatim = list(step.state.pending_summary.incompressible_ids)
 
     for part, made in zip(now.spans, texts, strict=True):
-        if not made or not _insert_summary(draft, part, made, cause=now.strategy):
+        if not made or not _insert_summary(step, part, made, cause=now.strategy):
             verbatim.extend(part)
 
-    shown = {entry.message.id for entry in draft.state.history.entries}
+    shown = {entry.message.id for entry in step.state.history.entries}
     kept = tuple(id for id in verbatim if id in shown)
-    draft.set(pending_summary=replace(draft.state.pending_summary, incompressible_ids=kept))
-    ask_model_next(draft, now.repeat_reason)
+    step.set(pending_summary=replace(step.state.pending_summary, incompressible_ids=kept))
+    ask_model_next(step, now.repeat_reason)
 
 
-def _emit_failure(draft: Step, cause: str, problem: str) -> None:
-    draft.emit(
-        CompactionFailed, cause=cause, reason=problem, pending_messages=len(draft.state.pending_summary.message_ids)
+def _emit_failure(step: Step, cause: str, problem: str) -> None:
+    step.emit(
+        CompactionFailed, cause=cause, reason=problem, pending_messages=len(step.state.pending_summary.message_ids)
     )
 
 
-def _insert_summary(draft: Step, covers: Sequence[str], text: str, cause: str = "") -> bool:
-    found = locate_messages(draft.state.transcript, covers)
+def _insert_summary(step: Step, covers: Sequence[str], text: str, cause: str = "") -> bool:
+    found = locate_messages(step.state.transcript, covers)
     position = max([index for index, m in found if not isinstance(m, SummaryMessage)] or [found[-1][0]])
     message = SummaryMessage(text, covers=tuple(covers))
-    name = draft.insert_summary(message, position)
+    name = step.insert_summary(message, position)
 
     if name is None:
         return False
@@ -109,18 +107,18 @@ def _insert_summary(draft: Step, covers: Sequence[str], text: str, cause: str = 
         agent: replace(view, still_visible=tuple(sorted({*view.still_visible, position})))
         if view.hidden_before > position
         else view
-        for agent, view in draft.state.views.items()
+        for agent, view in step.state.views.items()
     }
-    draft.set(views=views)
-    draft.emit(
+    step.set(views=views)
+    step.emit(
         Compacted,
-        cause=cause or draft.plan.policy.name,
+        cause=cause or step.plan.policy.name,
         summary=name,
         covers=tuple(covers),
         tokens_before=sum(estimate_message_tokens(m) for _, m in found),
         tokens_after=estimate_message_tokens(message),
-        size=draft.state.history.size,
-        limit=draft.plan.budget.limit,
+        size=step.state.history.size,
+        limit=step.plan.budget.limit,
     )
     return True
 

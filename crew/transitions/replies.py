@@ -22,79 +22,79 @@ from crew.transitions.usage import learn_from_bill
 from crew.transitions.view_fitting import TARGET_SHARE, ViewFitter
 
 
-def on_replied(draft: Step, event: Replied) -> None:
+def on_replied(step: Step, event: Replied) -> None:
     """A model replied."""
-    state = draft.state
-    agent, tally = draft.plan.agents[state.agent], state.counters
+    state = step.state
+    agent, tally = step.plan.agents[state.agent], state.counters
     again = state.next.repeat_reason if isinstance(state.next, AskModel) else ""
     mine = tally.by_agent.get(agent.name)
-    draft.count(
+    step.count(
         usage=tally.usage + event.usage,
         rounds=tally.rounds + 1,
         by_agent={**tally.by_agent, agent.name: event.usage if mine is None else mine + event.usage},
     )
-    tokens = learn_from_bill(draft, event)
-    draft.emit(UsageChanged, usage=draft.state.counters.usage)
+    tokens = learn_from_bill(step, event)
+    step.emit(UsageChanged, usage=step.state.counters.usage)
 
     if is_empty(event.message):
-        _on_empty(draft, again)
+        _on_empty(step, again)
     elif event.message.calls:
-        open_calls(draft, event.message, tokens)
+        open_calls(step, event.message, tokens)
     else:
-        _on_text(draft, agent, event.message, tokens, again)
+        _on_text(step, agent, event.message, tokens, again)
 
 
-def _on_empty(draft: Step, again: str) -> None:
+def _on_empty(step: Step, again: str) -> None:
     if again == "empty":
-        draft.emit(ReplyEmpty, outcome="final")
-        draft.finish("completed", "")
+        step.emit(ReplyEmpty, outcome="final")
+        step.finish("completed", "")
         return
 
-    draft.emit(ReplyEmpty, outcome="asked_again")
-    ask_model_next(draft, "empty")
+    step.emit(ReplyEmpty, outcome="asked_again")
+    ask_model_next(step, "empty")
 
 
-def _on_text(draft: Step, agent: Agent, message: AssistantMessage, tokens: int, again: str) -> None:
-    text = draft.plan.output_text(agent.name, message.text)
+def _on_text(step: Step, agent: Agent, message: AssistantMessage, tokens: int, again: str) -> None:
+    text = step.plan.output_text(agent.name, message.text)
     route = _match_route(agent, text)
 
     if route is not None:
-        draft.emit(Routed, signal=route.signal, target=route.target)
-        _continue_with(draft, message, tokens, route.target, f"the signal {route.signal}", "route")
+        step.emit(Routed, signal=route.signal, target=route.target)
+        _continue_with(step, message, tokens, route.target, f"the signal {route.signal}", "route")
     elif agent.output is not None and (problem := _schema_problem(agent, text)):
-        _request_correction(draft, agent, message, tokens, problem, again)
+        _request_correction(step, agent, message, tokens, problem, again)
     elif agent.wait_for_signal:
-        draft.append(message, tokens)
-        draft.set(next=AwaitInput(pause_id=f"{draft.state.run_id}:input.{draft.event.sequence}"))
+        step.append(message, tokens)
+        step.set(next=AwaitInput(pause_id=f"{step.state.run_id}:input.{step.event.sequence}"))
     elif agent.then is not None:
         target = agent.then if isinstance(agent.then, str) else agent.then.name
-        draft.emit(Routed, signal="", target=target)
-        _continue_with(draft, message, tokens, target, "its turn", "then")
+        step.emit(Routed, signal="", target=target)
+        _continue_with(step, message, tokens, target, "its turn", "then")
     else:
-        _continue_with(draft, message, tokens, None, "", "then")
+        _continue_with(step, message, tokens, None, "", "then")
 
 
 def _continue_with(
-    draft: Step, message: AssistantMessage, tokens: int, target: str | None, why: str, origin: str
+    step: Step, message: AssistantMessage, tokens: int, target: str | None, why: str, origin: str
 ) -> None:
     if target is None:
-        draft.append_final(message, tokens)
-        draft.finish("completed", message.text)
+        step.append_final(message, tokens)
+        step.finish("completed", message.text)
         return
 
-    draft.append(message, tokens)
-    source = draft.state.agent
+    step.append(message, tokens)
+    source = step.state.agent
 
-    if target in draft.plan.groups:
-        start_branches(draft, draft.plan.groups[target])
+    if target in step.plan.groups:
+        start_branches(step, step.plan.groups[target])
         return
 
-    draft.set(agent=target)
-    draft.emit(AgentStarted)
-    draft.append_framework_message(
+    step.set(agent=target)
+    step.emit(AgentStarted)
+    step.append_framework_message(
         f"[{source} passed the work on to you, {target}, by {why}. Go on with the user's request.]", origin
     )
-    ask_model_next(draft)
+    ask_model_next(step)
 
 
 def _match_route(agent: Agent, text: str) -> Route | None:
@@ -126,37 +126,37 @@ def _schema_problem(agent: Agent, text: str) -> str:
 
 
 def _request_correction(
-    draft: Step, agent: Agent, message: AssistantMessage, tokens: int, problem: str, again: str
+    step: Step, agent: Agent, message: AssistantMessage, tokens: int, problem: str, again: str
 ) -> None:
     assert agent.output is not None
 
-    draft.append(message, tokens)
-    draft.append_framework_message(
+    step.append(message, tokens)
+    step.append_framework_message(
         f"[Your answer does not fit the schema: {problem}\nAnswer again, with JSON that fits it and nothing else.]",
         "output",
     )
 
     if again == "output":
         give_up_on_output(
-            draft, f"The reply of {agent.name!r} does not fit {agent.output.__name__} after one repair round: {problem}"
+            step, f"The reply of {agent.name!r} does not fit {agent.output.__name__} after one repair round: {problem}"
         )
         return
 
-    ask_model_next(draft, "output")
+    ask_model_next(step, "output")
 
 
 MAX_OVERFLOW_RETRIES = 3
 
 
-def on_too_long(draft: Step, event: TooLong) -> None:
+def on_too_long(step: Step, event: TooLong) -> None:
     """The window is learned and the view cut: by half, by half again, then down to what must be shown."""
-    state = draft.state
+    state = step.state
     again = state.next.repeat_reason if isinstance(state.next, AskModel) else ""
-    _learn_window(draft, event)
-    seen = ViewFitter(draft)
+    _learn_window(step, event)
+    seen = ViewFitter(step)
     attempt = seen.view.overflow_count + 1
     seen.view = replace(seen.view, overflow_count=attempt)
-    draft.set(views={**draft.state.views, seen.name: seen.view})
+    step.set(views={**step.state.views, seen.name: seen.view})
     target = TARGET_SHARE * min(seen.tokens, seen.gauge.window) if attempt < MAX_OVERFLOW_RETRIES else 0.0
 
     if attempt > MAX_OVERFLOW_RETRIES or not _shrink_view(seen, target, event):
@@ -166,7 +166,7 @@ def on_too_long(draft: Step, event: TooLong) -> None:
             seen.gauge.window,
         )
 
-    ask_model_next(draft, again)
+    ask_model_next(step, again)
 
 
 def _shrink_view(seen: ViewFitter, target: float, event: TooLong) -> bool:
@@ -180,17 +180,17 @@ def _shrink_view(seen: ViewFitter, target: float, event: TooLong) -> bool:
     return seen.evict_to("too_long", reason, target=oldest, ceiling=oldest)
 
 
-def _learn_window(draft: Step, event: TooLong) -> None:
+def _learn_window(step: Step, event: TooLong) -> None:
     """What the error said of the window holds for every agent with this model; without a number, what was refused."""
-    state = draft.state
+    state = step.state
     maximum = event.maximum or event.tokens
     gauges = {
         name: tuple(g.with_learned_window(event.model, maximum) for g in ranks)
         for name, ranks in state.token_budgets.items()
     }
-    draft.set(token_budgets=gauges)
+    step.set(token_budgets=gauges)
 
-    room = maximum - token_budget_for(draft.plan, draft.state, state.agent).reply_reserve
+    room = maximum - token_budget_for(step.plan, step.state, state.agent).reply_reserve
 
     if event.tokens < room:
         # More was sent than the window holds, though less was estimated: this model counts higher than thought.
@@ -198,14 +198,14 @@ def _learn_window(draft: Step, event: TooLong) -> None:
         factor = min(4.0, room / max(1, event.tokens))
         scale = known.billed_scale if known.bill_count else known.billed_scale * factor
         raised = replace(known, estimate_ratio=min(4.0, known.estimate_ratio * factor), billed_scale=scale)
-        draft.set(calibrations={**state.calibrations, event.model: raised})
+        step.set(calibrations={**state.calibrations, event.model: raised})
 
 
-def on_fell_back(draft: Step, event: FellBack) -> None:
+def on_fell_back(step: Step, event: FellBack) -> None:
     """The agent's backup takes over for the rest of the run, with a view for its own window."""
-    state = draft.state
+    state = step.state
     again = state.next.repeat_reason if isinstance(state.next, AskModel) else ""
     view = state.views.get(state.agent, View())
     view = replace(view, active_model="backup", overflow_count=0, moved_by="fallback")
-    draft.set(views={**state.views, state.agent: view})
-    ask_model_next(draft, again)
+    step.set(views={**state.views, state.agent: view})
+    ask_model_next(step, again)

@@ -15,45 +15,45 @@ from crew.transitions.step import Step
 from crew.transitions.tool_calls import finish_if_all_returned, record_result
 
 
-def on_resumed(draft: Step, event: Resumed, settle_child: Callable[[Step, str], None]) -> None:
+def on_resumed(step: Step, event: Resumed, settle_child: Callable[[Step, str], None]) -> None:
     """Answers go to the pauses that they name, anywhere in the tree; what made a group fail is tried once more."""
-    if isinstance(draft.state.next, Finished):
+    if isinstance(step.state.next, Finished):
         return
 
-    _clear_failure(draft)
+    _clear_failure(step)
 
-    for key, child in draft.state.children.items():
-        inner = Step(draft.plan, child, event)
+    for key, child in step.state.children.items():
+        inner = Step(step.plan, child, event)
         on_resumed(inner, event, settle_child)
-        draft.emitted.extend(inner.emitted)
-        draft.set(children={**draft.state.children, key: inner.state})
+        step.emitted.extend(inner.emitted)
+        step.set(children={**step.state.children, key: inner.state})
 
-    match draft.state.next:
+    match step.state.next:
         case AwaitInput(pause_id=id):
             if id in event.answers:
-                draft.append_framework_message(replace_surrogates(event.answers[id]), "answer")
-                ask_model_next(draft)
+                step.append_framework_message(replace_surrogates(event.answers[id]), "answer")
+                ask_model_next(step)
         case CallTools(calls=calls):
             for open in calls:
-                _resume_call(draft, open, event.answers)
+                _resume_call(step, open, event.answers)
 
-            finish_if_all_returned(draft)
+            finish_if_all_returned(step)
         case _:
             pass
 
-    for key in [*draft.state.children]:
-        if key in draft.state.children:
-            settle_child(draft, key)
+    for key in [*step.state.children]:
+        if key in step.state.children:
+            settle_child(step, key)
 
 
-def _clear_failure(draft: Step) -> None:
-    now = draft.state.next
+def _clear_failure(step: Step) -> None:
+    now = step.state.next
 
     if isinstance(now, RunBranches) and now.failure:
-        children = {key: _retry_child(child) for key, child in draft.state.children.items()}
-        draft.set(children=children, next=replace(now, failure=""))
+        children = {key: _retry_child(child) for key, child in step.state.children.items()}
+        step.set(children=children, next=replace(now, failure=""))
     elif isinstance(now, AskModel) and now.failure:
-        draft.set(next=replace(now, failure=""))
+        step.set(next=replace(now, failure=""))
 
 
 def _retry_child(child: RunState) -> RunState:
@@ -62,39 +62,39 @@ def _retry_child(child: RunState) -> RunState:
     return child if at is None else replace(child, next=at, next_before_failure=None)
 
 
-def _resume_call(draft: Step, open: OpenCall, answers: dict[str, Any]) -> None:
-    id = f"{draft.state.run_id}:{open.call.id}"
+def _resume_call(step: Step, open: OpenCall, answers: dict[str, Any]) -> None:
+    id = f"{step.state.run_id}:{open.call.id}"
 
     if open.status == "started":
-        tool = draft.plan.toolkits[draft.state.agent].tools.get(open.call.name)
-        _update_call(draft, open, status="ready" if tool is not None and tool.effect == "read" else "in_doubt")
+        tool = step.plan.toolkits[step.state.agent].tools.get(open.call.name)
+        _update_call(step, open, status="ready" if tool is not None and tool.effect == "read" else "in_doubt")
     elif open.status in ("held", "in_doubt") and id in answers:
-        _apply_answer(draft, open, answers[id])
+        _apply_answer(step, open, answers[id])
 
 
-def _apply_answer(draft: Step, open: OpenCall, given: Any) -> None:
+def _apply_answer(step: Step, open: OpenCall, given: Any) -> None:
     match open.status, given:
         case ("held", True) | ("in_doubt", "run again"):
-            _update_call(draft, open, status="ready", approved=True)
+            _update_call(step, open, status="ready", approved=True)
         case "held", False:
-            _record_call_result(draft, open, "Not done: a person declined this call.", "error")
+            _record_call_result(step, open, "Not done: a person declined this call.", "error")
         case "held", reason:
             _record_call_result(
-                draft, open, f"Not done: a person declined this call: {replace_surrogates(str(reason))}", "error"
+                step, open, f"Not done: a person declined this call: {replace_surrogates(str(reason))}", "error"
             )
         case _, {"done": result}:
-            _record_call_result(draft, open, truncate_middle(to_text(result), 20_000) or "(no output)", "ok")
+            _record_call_result(step, open, truncate_middle(to_text(result), 20_000) or "(no output)", "ok")
         case _:
-            _record_call_result(draft, open, "[Skipped: it is not known whether this call took effect.]", "error")
+            _record_call_result(step, open, "[Skipped: it is not known whether this call took effect.]", "error")
 
 
-def _record_call_result(draft: Step, open: OpenCall, text: str, outcome: Any) -> None:
-    record_result(draft, ToolResult(call_id=open.call.id, name=open.call.name, text=text, outcome=outcome))
+def _record_call_result(step: Step, open: OpenCall, text: str, outcome: Any) -> None:
+    record_result(step, ToolResult(call_id=open.call.id, name=open.call.name, text=text, outcome=outcome))
 
 
-def _update_call(draft: Step, open: OpenCall, **changes: Any) -> None:
-    now = draft.state.next
+def _update_call(step: Step, open: OpenCall, **changes: Any) -> None:
+    now = step.state.next
     assert isinstance(now, CallTools)
-    draft.set(
+    step.set(
         next=replace(now, calls=tuple(replace(c, **changes) if c.call.id == open.call.id else c for c in now.calls))
     )

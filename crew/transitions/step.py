@@ -22,8 +22,8 @@ Named = TypeVar("Named", bound=Message)
 class Step:
     """Local to one `advance`, which is pure: nothing of it is left but the new state and the events.
 
-    The state is the draft's own copy and is written in place, because a step changes it a dozen times; what is
-    captured from it before a change (`state = draft.state`) is the same object after it.
+    The state is the step's own copy and is written in place, because a step changes it a dozen times; what is
+    captured from it before a change (`state = step.state`) is the same object after it.
     """
 
     def __init__(self, plan: Plan, state: RunState, event: Event, **changes: Any) -> None:

@@ -42,9 +42,9 @@ from crew.transitions.plan import Toolkit
 from crew.transitions.step import Step
 
 
-def start_called_agent(draft: Step, call: ToolCall, used: AgentTool, siblings: int) -> None:
+def start_called_agent(step: Step, call: ToolCall, used: AgentTool, siblings: int) -> None:
     """An agent called as a tool begins a run of its own, with the request as its goal."""
-    now = draft.state.next
+    now = step.state.next
     assert isinstance(now, CallTools)
     request = _agent_request(call)
     status: CallStatus = "child"
@@ -54,24 +54,24 @@ def start_called_agent(draft: Step, call: ToolCall, used: AgentTool, siblings: i
         text = 'The arguments are not valid: {"request": "…"} is wanted, with a text that is not blank.'
         status, result = "done", ToolResult(call_id=call.id, name=call.name, text=text, outcome="error")
     else:
-        child = new_child(draft.state, call.id, used.agent.name, share_limits(draft.state, siblings))
-        begun = Step(draft.plan, child, draft.event)
-        draft.emit(BranchStarted, branch=child.run_id, tool=call.name)
+        child = new_child(step.state, call.id, used.agent.name, share_limits(step.state, siblings))
+        begun = Step(step.plan, child, step.event)
+        step.emit(BranchStarted, branch=child.run_id, tool=call.name)
         begun.emit(AgentStarted)
-        goal = UserMessage(request, id=f"{child.run_id}:0", time=draft.event.at)
+        goal = UserMessage(request, id=f"{child.run_id}:0", time=step.event.at)
         begun.set(history=History(goal=goal.id), transcript=Transcript(), billed_until=0)
         begun.append(goal)
         ask_model_next(begun)
-        draft.set(children={**draft.state.children, call.id: begun.state})
-        draft.emitted.extend(begun.emitted)
+        step.set(children={**step.state.children, call.id: begun.state})
+        step.emitted.extend(begun.emitted)
 
     calls = tuple(
         replace(open, status=status, result=result) if open.call.id == call.id else open for open in now.calls
     )
-    draft.set(next=replace(now, calls=calls))
+    step.set(next=replace(now, calls=calls))
 
-    if result is None and isinstance(draft.state.children[call.id].next, Finished):
-        finish_called_agent(draft, call.id)
+    if result is None and isinstance(step.state.children[call.id].next, Finished):
+        finish_called_agent(step, call.id)
 
 
 def _agent_request(call: ToolCall) -> str | None:
@@ -83,9 +83,9 @@ def _agent_request(call: ToolCall) -> str | None:
     return request if isinstance(request, str) and request.strip() else None
 
 
-def finish_called_agent(draft: Step, key: str) -> ToolResult:
+def finish_called_agent(step: Step, key: str) -> ToolResult:
     """An agent called as a tool has ended: its answer is the call's result."""
-    now, child = draft.state.next, draft.state.children[key]
+    now, child = step.state.next, step.state.children[key]
     assert isinstance(now, CallTools)
     assert isinstance(child.next, Finished)
     name = next(open.call.name for open in now.calls if open.call.id == key)
@@ -93,51 +93,51 @@ def finish_called_agent(draft: Step, key: str) -> ToolResult:
     result = ToolResult(
         call_id=key, name=name, text=truncate_middle(text, MAX_JOIN_CHARS), outcome="ok" if ok else "error"
     )
-    archive_children(draft, [key])
+    archive_children(step, [key])
     calls = tuple(replace(open, status="done", result=result) if open.call.id == key else open for open in now.calls)
-    by_tool = draft.state.counters.by_tool
+    by_tool = step.state.counters.by_tool
     tally = by_tool.get(name, ToolCounters())
-    draft.count(by_tool={**by_tool, name: ToolCounters(calls=tally.calls + 1, errors=tally.errors + (not ok))})
-    draft.set(next=replace(now, calls=calls))
+    step.count(by_tool={**by_tool, name: ToolCounters(calls=tally.calls + 1, errors=tally.errors + (not ok))})
+    step.set(next=replace(now, calls=calls))
     return result
 
 
-def open_calls(draft: Step, reply: AssistantMessage, tokens: int) -> None:
+def open_calls(step: Step, reply: AssistantMessage, tokens: int) -> None:
     """The reply enters the history with the calls that are accepted; what needs no work is answered at once."""
-    reply = _with_valid_ids(draft, reply)
-    kit = draft.plan.toolkits[draft.state.agent]
-    accepted = _accepted_calls(draft, reply.calls, kit)
+    reply = _with_valid_ids(step, reply)
+    kit = step.plan.toolkits[step.state.agent]
+    accepted = _accepted_calls(step, reply.calls, kit)
     declined = tuple(call.name for call in reply.calls if call not in accepted)
     shown = reply
 
     if declined:
-        draft.emit(CallsDeclined, calls=declined, accepted=len(accepted))
+        step.emit(CallsDeclined, calls=declined, accepted=len(accepted))
         ids = {call.id for call in accepted}
         shown = replace(reply, calls=accepted, provider_data=_without_items_of(reply.provider_data, reply.calls, ids))
 
-    draft.append(reply, tokens, shown=shown)
+    step.append(reply, tokens, shown=shown)
     winner, answered = _handoff_results(accepted, kit)
     calls = tuple(_open_call(call, answered.get(call.id)) for call in accepted)
-    draft.set(next=CallTools(calls=calls, handoff_call_id=winner, declined=declined))
+    step.set(next=CallTools(calls=calls, handoff_call_id=winner, declined=declined))
 
     for call in accepted:
         if call.name in kit.agents:
-            start_called_agent(draft, call, kit.agents[call.name], sum(c.name in kit.agents for c in accepted))
+            start_called_agent(step, call, kit.agents[call.name], sum(c.name in kit.agents for c in accepted))
 
-    finish_if_all_returned(draft)
+    finish_if_all_returned(step)
 
 
 def _open_call(call: ToolCall, result: ToolResult | None) -> OpenCall:
     return OpenCall(call=call) if result is None else OpenCall(call=call, status="done", result=result)
 
 
-def _with_valid_ids(draft: Step, reply: AssistantMessage) -> AssistantMessage:
+def _with_valid_ids(step: Step, reply: AssistantMessage) -> AssistantMessage:
     """Ids that are reused, and ids and names that some provider would not take, are changed at birth."""
-    shown = (entry.message for entry in draft.state.history.entries)
+    shown = (entry.message for entry in step.state.history.entries)
     used = {call.id for message in shown if isinstance(message, AssistantMessage) for call in message.calls}
     calls: list[ToolCall] = []
 
-    place = len(draft.state.transcript)
+    place = len(step.state.transcript)
 
     for number, call in enumerate(reply.calls):
         id, name = call.id, _valid_tool_name(call.name)
@@ -161,12 +161,12 @@ def _valid_tool_name(name: str) -> str:
     return name if fit == name else STRICTEST.fit_tool_name(f"unknown_{fit}")
 
 
-def _accepted_calls(draft: Step, calls: tuple[ToolCall, ...], kit: Toolkit) -> tuple[ToolCall, ...]:
+def _accepted_calls(step: Step, calls: tuple[ToolCall, ...], kit: Toolkit) -> tuple[ToolCall, ...]:
     """The first calls, as many as fit beside what must stay; the first handoff is always among them."""
     if len(calls) == 1:
         return calls  # one always fits
 
-    plan, state = draft.plan, draft.state
+    plan, state = step.plan, step.state
     own = [getattr(policy, "limit", None) for policy in plan.view_policies.get(state.agent, ())]
     bound = None if plan.budget.limit is None else plan.budget.limit - plan.summarizes
     bounds = [size for size in (bound, state.parameters.max_history_size, *own) if size is not None]
@@ -217,41 +217,41 @@ def _payload_problem(handoff: Handoff, call: ToolCall) -> str:
     return ""
 
 
-def on_tool_returned(draft: Step, event: ToolReturned) -> None:
+def on_tool_returned(step: Step, event: ToolReturned) -> None:
     """A call came back."""
-    record_result(draft, event.result, event.tokens)
-    finish_if_all_returned(draft)
+    record_result(step, event.result, event.tokens)
+    finish_if_all_returned(step)
 
 
-def record_result(draft: Step, result: ToolResult, tokens: int = 0) -> None:
+def record_result(step: Step, result: ToolResult, tokens: int = 0) -> None:
     """Write a call's result down, with its tokens as they were counted."""
-    now = draft.state.next
+    now = step.state.next
     assert isinstance(now, CallTools)
     calls = tuple(
         changed(open, status="done", result=result, tokens=tokens) if open.call.id == result.call_id else open
         for open in now.calls
     )
-    by_tool = draft.state.counters.by_tool
+    by_tool = step.state.counters.by_tool
     tally = by_tool.get(result.name, ToolCounters())
     tally = ToolCounters(calls=tally.calls + 1, errors=tally.errors + (result.outcome == "error"))
-    draft.count(by_tool={**by_tool, result.name: tally})
-    draft.set(next=changed(now, calls=calls))
+    step.count(by_tool={**by_tool, result.name: tally})
+    step.set(next=changed(now, calls=calls))
 
 
-def finish_if_all_returned(draft: Step) -> None:
+def finish_if_all_returned(step: Step) -> None:
     """Once every call is answered, the results enter the history as one message, and the work goes on."""
-    now = draft.state.next
+    now = step.state.next
 
     if not isinstance(now, CallTools) or any(open.result is None for open in now.calls):
         return
 
-    draft.append(*collect_results(now))
+    step.append(*collect_results(now))
 
     if now.handoff_call_id:
         call = next(open.call for open in now.calls if open.call.id == now.handoff_call_id)
-        _hand_off(draft, call)
+        _hand_off(step, call)
     else:
-        ask_model_next(draft)
+        ask_model_next(step)
 
 
 def collect_results(now: CallTools) -> tuple[ToolMessage, int]:
@@ -270,43 +270,43 @@ def collect_results(now: CallTools) -> tuple[ToolMessage, int]:
     return ToolMessage(tuple(results)), tokens
 
 
-def _hand_off(draft: Step, call: ToolCall) -> None:
-    state = draft.state
-    handoff = draft.plan.toolkits[state.agent].handoffs[call.name]
+def _hand_off(step: Step, call: ToolCall) -> None:
+    state = step.state
+    handoff = step.plan.toolkits[state.agent].handoffs[call.name]
     limit = state.limits.handoffs
 
     if limit is not None and state.counters.handoffs >= limit:
-        draft.stop_at_limit("handoffs", limit)
+        step.stop_at_limit("handoffs", limit)
         return
 
-    draft.count(handoffs=state.counters.handoffs + 1)
-    draft.emit(HandedOff, target=handoff.target, call_id=call.id)
+    step.count(handoffs=state.counters.handoffs + 1)
+    step.emit(HandedOff, target=handoff.target, call_id=call.id)
     start = state.history.entries[-2].position
-    group = draft.plan.groups.get(handoff.target)
+    group = step.plan.groups.get(handoff.target)
 
     if group is not None:
         crossing = apply_handoff(View(), state.history, start, handoff.history)
-        start_branches(draft, group, crossing)
+        start_branches(step, group, crossing)
         return
 
     view = apply_handoff(state.views.get(handoff.target, View()), state.history, start, handoff.history)
-    draft.set(agent=handoff.target, views={**state.views, handoff.target: view})
-    draft.emit(AgentStarted)
-    ask_model_next(draft)
+    step.set(agent=handoff.target, views={**state.views, handoff.target: view})
+    step.emit(AgentStarted)
+    ask_model_next(step)
 
 
-def on_child_finished(draft: Step, key: str) -> None:
+def on_child_finished(step: Step, key: str) -> None:
     """A child moved: if it has ended, what waits for it may go on."""
-    child = draft.state.children[key]
+    child = step.state.children[key]
 
     if not isinstance(child.next, Finished):
         return
 
-    match draft.state.next:
+    match step.state.next:
         case RunBranches(failure=""):
-            evaluate_group(draft)
+            evaluate_group(step)
         case CallTools():
-            finish_called_agent(draft, key)
-            finish_if_all_returned(draft)
+            finish_called_agent(step, key)
+            finish_if_all_returned(step)
         case _:
             pass

@@ -17,14 +17,14 @@ from crew.transitions.step import Step
 _SHORT_REPLY_TOKENS = 64
 
 
-def learn_from_bill(draft: Step, event: Replied) -> int:
+def learn_from_bill(step: Step, event: Replied) -> int:
     """The request behind this reply is what the agent saw last, and its bill corrects the counts.
 
     Returns the reply's own tokens, in the unit of estimates.
     """
-    state, name = draft.state, draft.state.agent
+    state, name = step.state, step.state.agent
     view = state.views.get(name, View())
-    gauge = token_budget_for(draft.plan, state, name)
+    gauge = token_budget_for(step.plan, state, name)
     calibration = state.calibrations.get(gauge.model, Calibration())
     entries = visible_entries(state.history, view)
     sent = with_marker(entries, view)
@@ -64,7 +64,7 @@ def learn_from_bill(draft: Step, event: Replied) -> int:
             billed_until=len(state.transcript),
         )
 
-    draft.set(**changes)
+    step.set(**changes)
     return _reply_tokens(event, calibration)
 
 

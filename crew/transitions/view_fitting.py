@@ -36,18 +36,18 @@ ESTIMATE_MARGIN = 1.1
 class ViewFitter:
     """One agent's view in the making: what it shows, and how large that is."""
 
-    def __init__(self, draft: Step) -> None:
-        state, name = draft.state, draft.state.agent
-        self.draft, self.name = draft, name
-        self.agent = draft.plan.agents[name]
-        self.gauge = token_budget_for(draft.plan, state, name)
+    def __init__(self, step: Step) -> None:
+        state, name = step.state, step.state.agent
+        self.step, self.name = step, name
+        self.agent = step.plan.agents[name]
+        self.gauge = token_budget_for(step.plan, state, name)
         self.calibration = state.calibrations.get(self.gauge.model, Calibration())
         self.view = state.views.get(name, View())
         self._measure()
         self.tokens_before_fitting = self.tokens
 
     def _measure(self) -> None:
-        history, known = self.draft.state.history, self.draft.state.billed_until
+        history, known = self.step.state.history, self.step.state.billed_until
         self.entries = visible_entries(history, self.view)
         sent = with_marker(self.entries, self.view)
         self.size = entries_size(sent, history)
@@ -58,19 +58,19 @@ class ViewFitter:
 
     def groups(self) -> tuple[MessageGroup, ...]:
         """What is shown as groups, each with its tokens as this model counts them."""
-        known, c = self.draft.state.billed_until, self.calibration
+        known, c = self.step.state.billed_until, self.calibration
         weighed = [
             replace(
                 entry, tokens=round(entry.tokens * (c.billed_scale if entry.position < known else c.estimate_ratio))
             )
             for entry in self.entries
         ]
-        return group_entries(weighed, self.draft.state.history.goal)
+        return group_entries(weighed, self.step.state.history.goal)
 
     @property
     def extra(self) -> tuple[int, int]:
         """What a request holds beside the groups: the marker's size, and its tokens with the fixed part's."""
-        old, new = split_billed(self.entries, self.draft.state.billed_until)
+        old, new = split_billed(self.entries, self.step.state.billed_until)
         groups = old * self.calibration.billed_scale + new * self.calibration.estimate_ratio
         return (1 if self.view.truncated_count else 0), max(0, round(self.tokens - groups))
 
@@ -92,16 +92,16 @@ class ViewFitter:
         before, tokens = self.size, self.tokens
         self.view = replace(view, moved_by=rule)
         self._measure()
-        draft = self.draft
-        draft.set(views={**draft.state.views, self.name: self.view})
-        draft.count(by_policy=incremented(draft.state.counters.by_policy, rule))
-        draft.emit(
+        step = self.step
+        step.set(views={**step.state.views, self.name: self.view})
+        step.count(by_policy=incremented(step.state.counters.by_policy, rule))
+        step.emit(
             HistoryPruned,
             policy=rule,
             reason=reason,
             before=before,
             after=self.size,
-            limit=draft.plan.budget.limit or 0,
+            limit=step.plan.budget.limit or 0,
             evicted=evicted,
             masked=masked,
             tokens_before=tokens,
@@ -130,7 +130,7 @@ class ViewFitter:
         items: list[tuple[str, int]] = []
 
         if by == "tokens":
-            items.extend(overhead_parts(self.agent, self.draft.plan.toolkits[self.name]))
+            items.extend(overhead_parts(self.agent, self.step.plan.toolkits[self.name]))
 
         items.extend(
             (f"{g.kind} {g.entries[0].message.id!r}", g.tokens if by == "tokens" else g.size)
@@ -140,10 +140,10 @@ class ViewFitter:
         return ContextOverflow(text, limit=limit, items=items)
 
 
-def fit_view(draft: Step) -> ViewFitter:
+def fit_view(step: Step) -> ViewFitter:
     """Move the view of the agent whose turn it is as far as its policies and limits ask for."""
-    seen = ViewFitter(draft)
-    policies = draft.plan.view_policies.get(seen.name, ())
+    seen = ViewFitter(step)
+    policies = step.plan.view_policies.get(seen.name, ())
 
     for policy in policies:
         if _policy_may_act(policy, seen):
@@ -214,10 +214,10 @@ def _apply_policy(policy: Policy, seen: ViewFitter) -> None:
 
 
 def _fit_tokens(seen: ViewFitter, *, by_policy: bool) -> None:
-    asked, gauge = seen.draft.state.parameters.max_tokens, seen.gauge
+    asked, gauge = seen.step.state.parameters.max_tokens, seen.gauge
 
     if asked is not None and gauge.overhead_tokens >= asked:
-        parts = overhead_parts(seen.agent, seen.draft.plan.toolkits[seen.name])
+        parts = overhead_parts(seen.agent, seen.step.plan.toolkits[seen.name])
         raise ContextOverflow(
             f"max_tokens must accommodate the system prompt: instructions and tools of {seen.name!r} hold about "
             f"{gauge.overhead_tokens} tokens, and max_tokens is {asked}.",
@@ -249,7 +249,7 @@ def _fit_tokens(seen: ViewFitter, *, by_policy: bool) -> None:
 
 
 def _fit_history_size(seen: ViewFitter) -> None:
-    limit = seen.draft.state.parameters.max_history_size
+    limit = seen.step.state.parameters.max_history_size
 
     if limit is None or seen.size <= limit:
         return
@@ -264,7 +264,7 @@ def _fit_history_size(seen: ViewFitter) -> None:
 
 def _fit_bound(seen: ViewFitter) -> None:
     """The history keeps to its bound; with a marker for what is not in it any more, a view of it might not."""
-    budget = seen.draft.plan.budget
+    budget = seen.step.plan.budget
 
     if budget.limit is not None and seen.size > budget.limit:
         reason = f"{seen.size} messages with the marker, more than the limit of {budget.limit}"
