@@ -1,9 +1,12 @@
 """How much the tests do: a quick, repeatable sample by default, the long versions under CREW_SOAK=1."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.checked_runs import JsonStore, Watch
 
 SOAK = os.environ.get("CREW_SOAK") == "1"
 SOAK_EXAMPLES = int(os.environ.get("CREW_SOAK_EXAMPLES", "100000"))
@@ -29,3 +32,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if soaking:
         config.hook.pytest_deselected(items=soaking)
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    """Models that check every request they receive; the test fails at its end if a request broke an invariant."""
+    watching = Watch()
+    yield watching
+    assert not watching.complaints, "\n".join(watching.complaints)
+
+
+@pytest.fixture
+def store() -> Iterator[JsonStore]:
+    """A store that checks every committed state; the test fails at its end if a state broke an invariant."""
+    keeping = JsonStore()
+    yield keeping
+    assert not keeping.complaints, "\n".join(keeping.complaints)

@@ -24,7 +24,7 @@ from crew.message_rules import validate
 from crew.messages import ToolCall, UserMessage
 from crew.runs.events import ReplyEmpty
 from crew.store import MemoryStore
-from tests.doubles import JsonStore, Recording, events_of, executor_for, look, size_of, solo
+from tests.support.doubles import JsonStore, Recording, events_of, executor_for, look, size_of, solo
 
 
 def echo(request: Any) -> str:

@@ -6,7 +6,7 @@ import pytest
 from crew import Agent, CrewExecutor
 from crew.messages import Usage
 from crew.models import context_window, usage_cost
-from tests.providers.ways import provider
+from tests.support.remote_providers import provider
 from tests.wire import WireServer
 
 

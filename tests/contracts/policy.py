@@ -8,7 +8,7 @@ from crew.history import History
 from crew.history.eviction import group_entries
 from crew.interfaces import HistoryBudget, HistoryEntry, Policy
 from crew.message_rules import validate
-from tests.strategies import Growth, budgets, growths
+from tests.support.strategies import Growth, budgets, growths
 
 
 class PolicyContract:

@@ -18,7 +18,7 @@ from tests.contracts.policy import PolicyContract
 from tests.contracts.provider import ProviderContract
 from tests.contracts.run_store import RunStoreContract, event, state
 from tests.contracts.token_counter import TokenCounterContract
-from tests.doubles import JsonStore, Recording
+from tests.support.doubles import JsonStore, Recording
 
 
 class TestMemoryStore(RunStoreContract):

@@ -13,7 +13,7 @@ from crew.interfaces import Delta, ModelReply, ModelRequest, Provider, ToolSpec
 from crew.message_rules import get_profile
 from crew.messages import AssistantMessage, ToolCall, ToolMessage, ToolResult, UserMessage
 from crew.providers import Retrying
-from tests.providers.ways import PROTOCOLS, provider
+from tests.support.remote_providers import PROTOCOLS, provider
 from tests.wire import Protocol, Reply, WireServer, tool_names
 
 Made = Callable[[], Any]

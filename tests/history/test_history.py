@@ -16,8 +16,8 @@ from crew.history.policies import Rolling, Unbounded
 from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PruneDecision
 from crew.message_rules import PROFILES, validate
 from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, message_size
-from tests.doubles import size_of
-from tests.strategies import Growth, Maker, budgets, growths
+from tests.support.doubles import size_of
+from tests.support.strategies import Growth, Maker, budgets, growths
 
 ADDED_TO_A_REPLY = ("then", "route", "answer", "output", "branch")
 

@@ -12,7 +12,7 @@ from crew.history.eviction import group_entries
 from crew.history.policies import Rolling, Unbounded, create_policy
 from crew.interfaces import HistoryEntry
 from crew.messages import Message, SystemMessage, ToolMessage, ToolResult
-from tests.strategies import Maker
+from tests.support.strategies import Maker
 
 maker = Maker(seed=3)
 RULE = SystemMessage("rule", id="rule")

@@ -14,7 +14,7 @@ from crew.messages import UserMessage
 from crew.providers.error_mapping import ServiceError, provider_error, retry_after
 from crew.store import MemoryStore
 from crew.store.codec import encode_state
-from tests.providers.ways import KEY, PROTOCOLS, provider, watched, worker
+from tests.support.remote_providers import KEY, PROTOCOLS, provider, watched, worker
 from tests.wire import Fault, Model, Protocol, WireServer, date_in, tool_loop
 
 HELLO = ModelRequest(messages=(UserMessage("Hello"),))

@@ -5,7 +5,7 @@ import pytest
 from crew import CrewExecutor, RunError
 from crew.errors import AuthenticationFailed, ContentRefused, MalformedReply, ProviderError, QuotaExceeded, Unavailable
 from crew.runs.events import Retried
-from tests.providers.ways import IMPATIENT, PROTOCOLS, TRIES, patient, run, said, watched, worker
+from tests.support.remote_providers import IMPATIENT, PROTOCOLS, TRIES, patient, run, said, watched, worker
 from tests.wire import Fault, Protocol, WireServer, every_kind, tool_loop
 
 STEPS = 4

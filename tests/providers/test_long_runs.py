@@ -7,7 +7,7 @@ import pytest
 
 from crew import CrewExecutor, Limits, tool
 from crew.interfaces import ModelSettings
-from tests.providers.ways import ERAS, PROTOCOLS, provider, run, said, thinking, worker
+from tests.support.remote_providers import ERAS, PROTOCOLS, provider, run, said, thinking, worker
 from tests.wire import Era, Model, Protocol, WireServer, tool_loop
 
 WINDOW = 8_000

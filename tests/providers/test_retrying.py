@@ -21,7 +21,7 @@ from crew.interfaces import Delta, ModelReply, ModelRequest, OnDelta, RetryAttem
 from crew.messages import UserMessage
 from crew.providers import Retrying, RetryPolicy
 from crew.runs.events import Retried
-from tests.providers.ways import provider, worker
+from tests.support.remote_providers import provider, worker
 from tests.wire import Fault, WireServer
 
 

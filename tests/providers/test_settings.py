@@ -12,7 +12,7 @@ from crew.errors import DefinitionError, OutputInvalid
 from crew.interfaces import ModelSettings
 from crew.messages import Image, UserMessage
 from crew.providers import Anthropic, OpenAIChat, OpenAIResponses
-from tests.providers.ways import ERAS, PROTOCOLS, patient, provider, run, said, worker
+from tests.support.remote_providers import ERAS, PROTOCOLS, patient, provider, run, said, worker
 from tests.wire import Era, Fault, Model, Protocol, Reply, WireServer
 
 

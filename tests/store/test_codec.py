@@ -10,7 +10,7 @@ from crew import ScriptedProvider, call
 from crew.errors import StoreError
 from crew.messages import Transcript, UserMessage
 from crew.store import decode_events, decode_state, encode_events, encode_state
-from tests.doubles import JsonStore, executor_for, look
+from tests.support.doubles import JsonStore, executor_for, look
 
 
 async def test_what_is_decoded_is_what_was_encoded() -> None:

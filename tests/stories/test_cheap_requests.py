@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from crew import Agent, CrewExecutor, Limits, tool
-from tests.providers.ways import PROTOCOLS, provider, run, said, thinking
-from tests.providers.ways import worker as agent_on
+from tests.support.remote_providers import PROTOCOLS, provider, run, said, thinking
+from tests.support.remote_providers import worker as agent_on
 from tests.wire import Protocol, WireServer, tool_loop
 
 MARK = re.compile(rb',"cache_control":\{"type":"ephemeral"\}')

@@ -16,7 +16,7 @@ from crew.messages import (
     ToolResult,
     UserMessage,
 )
-from tests.providers.ways import ERAS, PROTOCOLS, provider, run, said, thinking
+from tests.support.remote_providers import ERAS, PROTOCOLS, provider, run, said, thinking
 from tests.wire import Era, Model, Protocol, Reply, WireServer, by_agent, newest
 
 

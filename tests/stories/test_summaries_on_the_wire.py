@@ -11,7 +11,7 @@ from crew.history.policies import Checkpoint, HeadTail, Summarize
 from crew.interfaces import ModelSettings
 from crew.messages import SUMMARY_HEADING
 from crew.runs.events import Compacted, CompactionFailed, Retried
-from tests.providers.ways import ERAS, PROTOCOLS, patient, provider, run, said, thinking, watched, worker
+from tests.support.remote_providers import ERAS, PROTOCOLS, patient, provider, run, said, thinking, watched, worker
 from tests.wire import Brain, Era, Fault, Model, Protocol, Reply, WireServer, tool_loop
 
 INSTRUCTION = "Stop here and write a summary"

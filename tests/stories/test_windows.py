@@ -13,7 +13,7 @@ from crew.history.policies import MaskToolResults, Truncate
 from crew.interfaces import ModelSettings
 from crew.runs import RequestParameters
 from crew.runs.events import Asked, FellBack, Replied, Retried, TooLong
-from tests.providers.ways import PROTOCOLS, patient, provider, run, said, watched
+from tests.support.remote_providers import PROTOCOLS, patient, provider, run, said, watched
 from tests.wire import Fault, Model, Protocol, Reply, WireServer, tool_loop
 
 WINDOW = 8_000

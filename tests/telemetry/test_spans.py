@@ -18,7 +18,7 @@ from crew.runs import RunState
 from crew.runs.events import BaseEvent, FellBack
 from crew.store import MemoryStore
 from crew.telemetry import ExecutorTelemetry
-from tests.providers.ways import KEY, PROTOCOLS, provider
+from tests.support.remote_providers import KEY, PROTOCOLS, provider
 from tests.wire import Protocol, WireServer
 
 

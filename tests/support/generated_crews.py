@@ -29,7 +29,7 @@ from crew.history.policies import Checkpoint, HeadTail, MaskToolResults, Rolling
 from crew.interfaces import ModelReply, ModelRequest, Policy
 from crew.messages import ToolCall
 from crew.runs import Event, Finished, Pause, RunState
-from tests.crews.recording import JsonStore, Watch, hang
+from tests.support.checked_runs import JsonStore, Watch, hang
 
 NAMES = ("a", "b", "c", "d")
 GROUPS = ("g", "h")

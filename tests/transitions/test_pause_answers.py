@@ -12,7 +12,7 @@ from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, RunResult, 
 from crew import call as scripted
 from crew.errors import UnknownPause
 from crew.interfaces import ModelRequest
-from tests.crews.recording import JsonStore, Ran, Watch, finish, texts, virtually
+from tests.support.checked_runs import JsonStore, Ran, Watch, finish, texts, virtually
 
 
 def payer(watch: Watch, ran: Ran, name: str, **given: Any) -> Agent:

@@ -14,7 +14,7 @@ from crew.history import estimate_tokens, exact_counter
 from crew.interfaces import ModelReply, ModelRequest
 from crew.messages import AssistantMessage, ToolCall, ToolMessage, Usage
 from crew.runs.events import Replied
-from tests.history.test_estimates import CHINESE, CODE, EMOJI, ENGLISH, JAPANESE, JSON, KOREAN
+from tests.history.test_estimates_against_tokenizer import CHINESE, CODE, EMOJI, ENGLISH, JAPANESE, JSON, KOREAN
 
 Count = Callable[[str], int]
 TEXTS = {

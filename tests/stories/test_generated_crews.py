@@ -13,8 +13,8 @@ from crew.messages import Usage, UserMessage
 from crew.runs.events import BranchFinished, BranchStarted, Replied, RunFinished, Summarised
 from crew.runs.state import total_counters
 from crew.transitions.result import without_open_calls
-from tests.crews.generated import ROUNDS, Interrupting, Ledger, Sketch, carry, is_over, sketches
-from tests.crews.recording import Watch, virtually
+from tests.support.checked_runs import Watch, virtually
+from tests.support.generated_crews import ROUNDS, Interrupting, Ledger, Sketch, carry, is_over, sketches
 
 
 @settings(max_examples=settings().max_examples * 2 // 5)

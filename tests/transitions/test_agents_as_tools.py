@@ -13,7 +13,7 @@ from crew import call as scripted
 from crew.interfaces import ModelRequest
 from crew.messages import ToolCall, ToolMessage
 from crew.runs.events import BranchFinished, BranchStarted
-from tests.crews.recording import JsonStore, Ran, Watch, hang, texts, virtually
+from tests.support.checked_runs import JsonStore, Ran, Watch, hang, texts, virtually
 
 
 def ask(name: str, request: str = "Help.") -> ToolCall:

@@ -17,8 +17,8 @@ from crew.interfaces import ModelReply, ModelRequest
 from crew.message_rules import PROFILES, validate
 from crew.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from crew.runs.events import CallsDeclined, HistoryPruned, HistoryRepaired
-from tests.doubles import Recording, events_of, executor_for, look, size_of, solo
-from tests.strategies import broken_conversations, budgets
+from tests.support.doubles import Recording, events_of, executor_for, look, size_of, solo
+from tests.support.strategies import broken_conversations, budgets
 
 ROUNDS = Limits(rounds=None)
 

@@ -11,7 +11,7 @@ from crew import call as scripted
 from crew.interfaces import ModelReply
 from crew.messages import SystemMessage, ToolCall, UserMessage
 from crew.runs.events import HistoryPruned
-from tests.crews.recording import JsonStore, Ran, Watch, finish, texts, virtually
+from tests.support.checked_runs import JsonStore, Ran, Watch, finish, texts, virtually
 
 LIMITS = [3, 4, 5, 10, 50]
 

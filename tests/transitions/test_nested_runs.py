@@ -16,7 +16,7 @@ from crew.interfaces import ModelReply, ModelRequest
 from crew.messages import ToolCall, Usage
 from crew.runs import Event, RunState
 from crew.runs.events import BranchFinished, BranchStarted, LimitReached, Paused, RunFailed
-from tests.crews.recording import JsonStore, Ran, Watch, finish, hang, virtually
+from tests.support.checked_runs import JsonStore, Ran, Watch, finish, hang, virtually
 
 
 def busy(watch: Watch, name: str, usage: Usage | None = None, **given: Any) -> Agent:

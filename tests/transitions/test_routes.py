@@ -12,7 +12,7 @@ from crew import call as scripted
 from crew.interfaces import ModelReply
 from crew.messages import ToolCall
 from crew.runs.events import Routed
-from tests.crews.recording import JsonStore, Watch, texts
+from tests.support.checked_runs import JsonStore, Watch, texts
 
 PANEL, DONE = Route("[PANEL]", to="panel"), Route("[DONE]", to=None)
 

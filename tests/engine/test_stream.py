@@ -11,7 +11,7 @@ import pytest
 from crew import Context, CrewError, RunError, call, tool
 from crew.runs import Event, RunState
 from crew.runs.events import RunFailed, RunFinished, TextDelta, ToolProgress
-from tests.doubles import JsonStore, Recording, Ticking, events_of, executor_for, look
+from tests.support.doubles import JsonStore, Recording, Ticking, events_of, executor_for, look
 
 LINES = [[call("look", n=n) for n in range(3)], call("nowhere"), "first line\nsecond line\nthird line"]
 

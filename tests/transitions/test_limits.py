@@ -13,7 +13,7 @@ from crew.interfaces import ModelReply
 from crew.message_rules import validate
 from crew.messages import ToolCall, Usage
 from crew.runs.events import Event, LimitReached, Warned
-from tests.doubles import Recording, Ticking, events_of, executor_for, look
+from tests.support.doubles import Recording, Ticking, events_of, executor_for, look
 
 
 def spending(**usage: Any) -> Any:

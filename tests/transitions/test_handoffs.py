@@ -14,7 +14,7 @@ from crew import call as scripted
 from crew.interfaces import ModelReply
 from crew.messages import Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from crew.runs.events import AgentStarted, HandedOff
-from tests.crews.recording import JsonStore, Ran, Watch, texts
+from tests.support.checked_runs import JsonStore, Ran, Watch, texts
 
 
 def results(messages: Sequence[Message]) -> dict[str, str]:

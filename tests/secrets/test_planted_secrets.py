@@ -35,6 +35,7 @@ from crew.store import MemoryStore, encode_events, encode_state
 from crew.telemetry import Telemetry
 from crew.telemetry import executor_telemetry as watching
 from crew.telemetry.logs import LogLine
+from tests.support.spans import RecordedSpans, recorded_spans
 
 SECRET = 'p/l"anté d-secret\\42'
 
@@ -72,6 +73,13 @@ def assert_nowhere(*places: object) -> None:
     for place in places:
         text = place.decode() if isinstance(place, bytes) else str(place)
         assert not [spelling for spelling in spellings(SECRET) if spelling in text], text[:2_000]
+
+
+@pytest.fixture
+def seen() -> Iterator[RecordedSpans]:
+    """A new recorder."""
+    with recorded_spans() as recorder:
+        yield recorder
 
 
 @pytest.fixture

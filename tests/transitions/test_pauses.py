@@ -10,7 +10,7 @@ import pytest
 from crew import CrewExecutor, Route, call, tool
 from crew.errors import DefinitionError, InvalidInput, RunActive, UnknownPause, UnknownRun
 from crew.runs.events import Paused, Resumed
-from tests.doubles import Crash, JsonStore, Recording, events_of, executor_for, look, size_of, solo
+from tests.support.doubles import Crash, JsonStore, Recording, events_of, executor_for, look, size_of, solo
 
 
 class Office:

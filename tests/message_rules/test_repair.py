@@ -21,8 +21,8 @@ from crew.messages import (
     UserMessage,
     opens_conversation,
 )
-from tests.doubles import size_of
-from tests.strategies import broken_conversations, conversations
+from tests.support.doubles import size_of
+from tests.support.strategies import broken_conversations, conversations
 
 profiles = st.sampled_from(list(PROFILES.values()))
 

@@ -14,7 +14,7 @@ from crew.errors import BranchesFailed
 from crew.interfaces import ModelRequest
 from crew.runs.events import BranchFinished, BranchStarted
 from crew.transitions.branches import MAX_JOIN_CHARS
-from tests.crews.recording import JsonStore, Ran, VirtualLoop, Watch, finish, hang, texts, virtually
+from tests.support.checked_runs import JsonStore, Ran, VirtualLoop, Watch, finish, hang, texts, virtually
 
 POLICIES: dict[str, Any] = {
     "collect": "collect",
