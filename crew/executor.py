@@ -31,7 +31,7 @@ from crew.messages import Message, UserMessage
 from crew.providers.pool import ProviderPool
 from crew.providers.retrying import RetryPolicy
 from crew.runs.events import Resumed, RunStarted
-from crew.runs.interfaces import Observer, RunStore
+from crew.runs.interfaces import Observer, ObserverFactory, RunStore
 from crew.runs.parameters import Limits, RequestParameters
 from crew.runs.result import RunResult
 from crew.runs.state import RunState
@@ -69,7 +69,7 @@ class CrewExecutor:
         limits: Limits | None = None,
         store: RunStore | None = None,
         validator: InputValidator | None = None,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[Observer | ObserverFactory] = (),
         parameters: RequestParameters | None = None,
         counter: TokenCounter | None = None,
         retry: RetryPolicy | None = None,

@@ -1,20 +1,26 @@
-"""Those who watch a run: told of every event, let in around calls, told when it is over; and harmless."""
+"""Delivers a run's events to its stream and observers, and isolates the run from observers that fail."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from types import TracebackType
-from typing import Any
+from contextlib import AbstractContextManager, suppress
+from types import BuiltinMethodType, FunctionType, MethodType, TracebackType
 
 from crew.agents.crew import Crew
 from crew.errors import describe
 from crew.interfaces import ModelRequest
 from crew.messages import ToolCall
 from crew.runs.events import Event
-from crew.runs.interfaces import Observer
+from crew.runs.interfaces import (
+    NO_CONTEXT,
+    Observer,
+    ObserverFactory,
+    RunObserver,
+    is_observer_factory,
+    is_run_observer,
+)
 from crew.runs.state import RunState
 from crew.secrets.scrubbing import Scrubber, scrub_value
 
@@ -23,24 +29,16 @@ log = logging.getLogger("crew")
 CallContext = Callable[[str, ModelRequest | ToolCall], AbstractContextManager[None]]
 
 OBSERVER_ERRORS = (Exception, asyncio.CancelledError)
-"""What an observer may come to: it is never awaited, so that a cancellation is of its own making."""
-
-_NO_CONTEXT: AbstractContextManager[None] = nullcontext()
+"""What an observer may raise. It is never awaited, so a CancelledError comes from the observer, not from the run."""
 
 
-def no_call_context(run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
-    """Around a call that nobody looks at."""
-    return _NO_CONTEXT
+def no_call_context(run_id: str, call: ModelRequest | ToolCall) -> AbstractContextManager[None]:
+    """The call context of a run without observers."""
+    return NO_CONTEXT
 
 
 class Observers:
-    """Publishes to the stream and to those who watch; one that fails is switched off for this run, with one warning.
-
-    Beside being called, an observer may have `call_context(run_id, request or call)`, a context in which the model is
-    asked
-    or the tool called, `left(state)`, told how the run stands when it is over here, and `close(error)`, called once
-    after that, on whichever way. One that has `observe(crew, state, resumes=…)` makes an observer of each run instead.
-    """
+    """Publishes each event to the stream and to every observer; disables an observer that raises, with one warning."""
 
     __slots__ = ("_active", "_publish", "_run_id", "_run_observers", "_scrub")
 
@@ -53,9 +51,9 @@ class Observers:
     ) -> None:
         self._run_id, self._scrub = run_id, scrub
         self._publish = publish
-        # Replaced, never changed: one may be switched off while the others are told.
+        # Tuples are replaced, never mutated: an observer may be disabled while another one handles the same event.
         self._active = tuple(observers)
-        self._run_observers = tuple(observer for observer in observers if hasattr(observer, "call_context"))
+        self._run_observers: tuple[RunObserver, ...] = tuple(filter(is_run_observer, observers))
 
     def __call__(self, event: Event) -> None:
         self._publish(event)
@@ -63,83 +61,85 @@ class Observers:
         for observer in self._active:
             try:
                 observer(event)
-            except OBSERVER_ERRORS as error:  # the observer boundary: watching never changes or breaks a run
-                self._disable(observer, error)
+            except OBSERVER_ERRORS as error:  # the observer boundary: observers never change or break a run
+                self.disable(observer, error)
 
-    def call_context(self, run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
-        """The contexts of all who want to be around this call."""
-        return _CallContexts(self, run_id, what) if self._run_observers else _NO_CONTEXT
+    def call_context(self, run_id: str, call: ModelRequest | ToolCall) -> AbstractContextManager[None]:
+        """The contexts of all run observers, as one."""
+        return _CallContexts(self, self._run_observers, run_id, call) if self._run_observers else NO_CONTEXT
 
     def close(self, error: BaseException | None, state: RunState) -> None:
-        """The run is over, and left in this state."""
-        for observer in self._active:
-            if raised := _close_observer(observer, error, state):
+        """Close every run observer that is still active."""
+        for observer in self._run_observers:
+            try:
+                observer.close(error, state)
+            except OBSERVER_ERRORS as raised:  # the observer boundary: observers never change or break a run
                 self._warn(observer, raised)
 
         self._active = self._run_observers = ()
 
-    def _disable(self, observer: Observer, error: BaseException) -> None:
-        if observer in self._active:
-            self._active = tuple(other for other in self._active if other is not observer)
-            self._run_observers = tuple(other for other in self._run_observers if other is not observer)
-            self._warn(observer, error)
-            _close_observer(observer, error)
+    def disable(self, observer: Observer, error: BaseException) -> None:
+        """Stop calling an observer that raised, and close it."""
+        if observer not in self._active:
+            return
+
+        self._active = tuple(other for other in self._active if other is not observer)
+        self._run_observers = tuple(other for other in self._run_observers if other is not observer)
+        self._warn(observer, error)
+
+        if is_run_observer(observer):
+            with suppress(*OBSERVER_ERRORS):  # the observer boundary; the warning was logged for the first error
+                observer.close(error, None)
 
     def _warn(self, observer: Observer, error: BaseException) -> None:
-        name = getattr(observer, "__qualname__", type(observer).__qualname__)
-        words = scrub_value(self._scrub, describe(error))
+        named = observer if isinstance(observer, FunctionType | MethodType | BuiltinMethodType) else type(observer)
+        text = scrub_value(self._scrub, describe(error))
 
-        with suppress(Exception):  # a handler may be the very thing that fails
-            log.warning("the observer %s failed and is switched off for run %s: %s", name, self._run_id, words)
+        with suppress(Exception):  # the failing observer may be a log handler
+            log.warning("Observer %s failed and is disabled for run %s: %s", named.__qualname__, self._run_id, text)
 
 
-def observers_for_run(observers: Sequence[Observer], crew: Crew, state: RunState, *, resumes: bool) -> list[Observer]:
-    """Those who watch this run: an observer that has `observe(crew, state, resumes=…)` makes one for each run."""
+def observers_for_run(
+    observers: Sequence[Observer | ObserverFactory], crew: Crew, state: RunState, *, resumes: bool
+) -> list[Observer]:
+    """The observers of one run; each factory makes a new one."""
     found: list[Observer] = []
 
     for observer in observers:
         try:
-            make = getattr(observer, "observe", None)
-            found.append(observer if make is None else make(crew, state, resumes=resumes))
-        except Exception as error:  # the observer boundary: watching never changes or breaks a run
-            log.warning("an observer can't watch run %s: %s", state.run_id, describe(error))
+            if is_observer_factory(observer):
+                found.append(observer.observe(crew, state, resumes=resumes))
+            elif callable(observer):
+                found.append(observer)
+        except Exception as error:  # the observer boundary: observers never change or break a run
+            log.warning("An observer can't observe run %s: %s", state.run_id, describe(error))
 
     return found
 
 
-def _close_observer(
-    observer: Observer, error: BaseException | None, state: RunState | None = None
-) -> BaseException | None:
-    """Tell it that the run is over for it, and return what it raised first; it is closed whatever it raised before."""
-    raised: list[BaseException] = []
-
-    for name, told in (("left", state), ("close", error)):
-        try:
-            if (name == "close" or state is not None) and (tell := getattr(observer, name, None)):
-                tell(told)
-        except OBSERVER_ERRORS as one:  # the observer boundary: watching never changes or breaks a run
-            raised.append(one)
-
-    return raised[0] if raised else None
-
-
 class _CallContexts:
-    """Around one call, everybody's context; what fails on the way in or out stays here."""
+    """Enters the call contexts of all run observers; an error of one disables that observer and goes no further."""
 
-    __slots__ = ("_entered", "_of", "_run_id", "_what")
+    __slots__ = ("_call", "_entered", "_observers", "_run_id", "_run_observers")
 
-    def __init__(self, of: Observers, run_id: str, what: ModelRequest | ToolCall) -> None:
-        self._of, self._run_id, self._what = of, run_id, what
-        self._entered: list[tuple[Any, AbstractContextManager[None]]] = []
+    def __init__(
+        self,
+        observers: Observers,
+        run_observers: tuple[RunObserver, ...],
+        run_id: str,
+        call: ModelRequest | ToolCall,
+    ) -> None:
+        self._observers, self._run_observers, self._run_id, self._call = observers, run_observers, run_id, call
+        self._entered: list[tuple[RunObserver, AbstractContextManager[None]]] = []
 
     def __enter__(self) -> None:
-        for observer in self._of._run_observers:
+        for observer in self._run_observers:
             try:
-                context = observer.call_context(self._run_id, self._what)
+                context = observer.call_context(self._run_id, self._call)
                 context.__enter__()
                 self._entered.append((observer, context))
-            except OBSERVER_ERRORS as error:  # the observer boundary: watching never changes or breaks a run
-                self._of._disable(observer, error)
+            except OBSERVER_ERRORS as error:  # the observer boundary: observers never change or break a run
+                self._observers.disable(observer, error)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -147,5 +147,5 @@ class _CallContexts:
         for observer, context in reversed(self._entered):
             try:
                 context.__exit__(kind, error, trace)
-            except OBSERVER_ERRORS as raised:  # the observer boundary: watching never changes or breaks a run
-                self._of._disable(observer, raised)
+            except OBSERVER_ERRORS as raised:  # the observer boundary: observers never change or break a run
+                self._observers.disable(observer, raised)

@@ -15,7 +15,7 @@ from crew.history.tokens import ESTIMATOR
 from crew.history.view import View
 from crew.interfaces import Delta, OnDelta, Provider, TokenCounter
 from crew.runs.events import Event, Replied, RunStarted, TextDelta, ToolProgress
-from crew.runs.interfaces import RunStore, is_at_once
+from crew.runs.interfaces import RunStore, commits_immediately
 from crew.runs.state import Finished, RunState
 from crew.secrets.scrubbing import ScrubbedDeltas, Scrubber, scrub_value
 from crew.transitions.advance import InputEvent, advance, find_run
@@ -91,8 +91,8 @@ class ActiveRun:
         commit = self.store.commit(self.state.run_id, self.version, events, state)
 
         try:
-            # What never waits can't be cancelled half-way: it needs no task of its own.
-            await (commit if is_at_once(self.store.commit) else self._finish_commit(commit, state))
+            # A commit that never suspends can't be cancelled half-way, so it needs no task.
+            await (commit if commits_immediately(self.store) else self._finish_commit(commit, state))
         except CrewError:
             raise
         except Exception as error:  # a store may be anybody's code: what it raises is told from what a step raises

@@ -1,8 +1,8 @@
-"""A run as data: its state, its events, its limits, its result, and the doors that speak of it."""
+"""A run as data: its state, its events, its limits, its result, and the interfaces of its store and observers."""
 
 from crew.runs.counters import RunCounters, ToolCounters
 from crew.runs.events import Event
-from crew.runs.interfaces import Observer, RunStore, StoredRun
+from crew.runs.interfaces import ImmediateStore, Observer, ObserverFactory, RunObserver, RunStore, StoredRun
 from crew.runs.parameters import Limits, RequestParameters
 from crew.runs.result import Metrics, RunResult
 from crew.runs.state import (
@@ -31,16 +31,19 @@ __all__ = [
     "Compact",
     "Event",
     "Finished",
+    "ImmediateStore",
     "Limits",
     "Metrics",
     "Next",
     "Observer",
+    "ObserverFactory",
     "OpenCall",
     "Pause",
     "PendingSummary",
     "RequestParameters",
     "RunBranches",
     "RunCounters",
+    "RunObserver",
     "RunResult",
     "RunState",
     "RunStore",

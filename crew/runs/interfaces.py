@@ -1,49 +1,107 @@
-"""The doors that speak of runs: who keeps them, and who watches them."""
+"""The interfaces of a run: the store that persists it and the observers that follow it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from functools import lru_cache
+from typing import Protocol, TypeGuard, runtime_checkable
 
+from crew.agents.crew import Crew
+from crew.interfaces import ModelRequest
+from crew.messages import ToolCall
 from crew.runs.events import Event
 from crew.runs.state import RunState
+
+NO_CONTEXT: AbstractContextManager[None] = nullcontext()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A run as the store has it."""
+    """A run as a store returns it: the newest committed state and its version."""
 
     version: int
     state: RunState
 
 
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def at_once(commit: Method) -> Method:
-    """Mark a store's `commit` as one that never waits for anything, so that a step needs no task of its own for it.
-
-    The mark belongs to the method: who overrides it has to give it anew.
-    """
-    commit.__dict__["at_once"] = True
-    return commit
-
-
-def is_at_once(commit: Callable[..., Any]) -> bool:
-    """Whether a store's `commit` bears that mark."""
-    return getattr(commit, "at_once", False)
-
-
 class RunStore(Protocol):
-    """What survives. `version` is the one that the caller knows: 0 creates the run, any other must be the newest."""
+    """Persists runs.
+
+    `commit` stores a state and the events that led to it, all or nothing. `version` is the version that the caller
+    knows: 0 creates the run (`RunExists` if the id is taken), any other must be the newest one (else `RunConflict`).
+    """
 
     async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None: ...
 
     async def load(self, run_id: str) -> StoredRun: ...
 
 
+@runtime_checkable
+class ImmediateStore(Protocol):
+    """Optional for a `RunStore`: its `commit` never suspends, so the engine awaits it without a task.
+
+    Any other commit runs in its own task, because a cancelled run must not abandon it half-way.
+    """
+
+    def commits_immediately(self) -> bool:
+        """Whether `commit` of this object runs to its end without suspending."""
+
+
 class Observer(Protocol):
-    """Who watches. It may fail without harm: then it is switched off for that run, with one warning."""
+    """A callable that receives every event of a run; it is never awaited.
+
+    An observer that raises is disabled for the rest of the run, with one warning; the run goes on.
+    """
 
     def __call__(self, event: Event, /) -> None: ...
+
+
+@runtime_checkable
+class RunObserver(Observer, Protocol):
+    """An observer that also wraps calls and is notified when the run ends; inherit from it to need only one of both."""
+
+    def call_context(self, run_id: str, call: ModelRequest | ToolCall, /) -> AbstractContextManager[None]:
+        """The context in which a model request or a tool call of this run or branch is made."""
+        return NO_CONTEXT
+
+    def close(self, error: BaseException | None, state: RunState | None, /) -> None:
+        """The last call: the run returned (`error` is None), failed or was cancelled, and stopped in `state`.
+
+        `state` is None if the observer is closed early because it raised; `error` is then what it raised.
+        """
+
+
+@runtime_checkable
+class ObserverFactory(Protocol):
+    """Makes one observer for each run; an executor accepts it in place of an observer."""
+
+    def observe(self, crew: Crew, state: RunState, *, resumes: bool) -> Observer:
+        """The observer of the run that starts, or resumes, in this state."""
+
+
+# Python 3.11 takes 20 µs to check an instance against a Protocol, and these checks are made for every run.
+
+
+@lru_cache(maxsize=1_000)
+def _implements(kind: type, protocol: type) -> bool:
+    return issubclass(kind, protocol)
+
+
+def is_run_observer(observer: Observer) -> TypeGuard[RunObserver]:
+    """`isinstance(observer, RunObserver)`, cached by type."""
+    return _implements(type(observer), RunObserver)
+
+
+def is_observer_factory(observer: Observer | ObserverFactory) -> TypeGuard[ObserverFactory]:
+    """`isinstance(observer, ObserverFactory)`, cached by type."""
+    return _implements(type(observer), ObserverFactory)
+
+
+def commits_immediately(store: RunStore) -> bool:
+    """Whether this store declares that its `commit` never suspends."""
+    return _is_immediate_store(store) and store.commits_immediately()
+
+
+def _is_immediate_store(store: RunStore) -> TypeGuard[ImmediateStore]:
+    return _implements(type(store), ImmediateStore)

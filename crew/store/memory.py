@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from crew.errors import RunConflict, RunExists, UnknownRun
 from crew.runs.events import Event
-from crew.runs.interfaces import StoredRun, at_once
+from crew.runs.interfaces import StoredRun
 from crew.runs.state import Finished, RunState
 
 REMEMBERED_IDS = 100_000
@@ -22,7 +22,10 @@ class MemoryStore:
         self._runs: dict[str, StoredRun] = {}
         self._finished: dict[str, None] = {}
 
-    @at_once
+    def commits_immediately(self) -> bool:
+        """True unless a subclass overrides `commit`: its version may suspend."""
+        return type(self).commit is MemoryStore.commit
+
     async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
         """Keep the newest state."""
         known = self._runs.get(run_id)

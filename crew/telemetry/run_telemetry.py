@@ -164,19 +164,11 @@ class RunTelemetry:
         if self._measures is not None:
             self._measures.chat_failed(run_id, error, self._now())
 
-    def left(self, state: RunState) -> None:
-        """The run is over here, and stands like this: what has ended in it is told as that."""
-        if self._spans is not None:
-            self._spans.run_ended(state)
-
-        if self._measures is not None:
-            self._measures.run_ended(state)
-
-    def close(self, error: BaseException | None) -> None:
-        """The run is over here; whatever one part raises, the others are told too."""
+    def close(self, error: BaseException | None, state: RunState | None) -> None:
+        """End open spans and record the run's totals; an error of one part does not keep the others from closing."""
         at = self._now()
 
-        with ExitStack() as parts:
+        with ExitStack() as parts:  # called in reverse order
             if self._lines is not None and error is not None and not self._ended:
                 parts.callback(self._lines.info, "run.interrupted", error_type=type(error).__name__)
 
@@ -187,6 +179,12 @@ class RunTelemetry:
                 parts.callback(self._spans.close, error, at)
             elif self._pen is not None:
                 parts.callback(self._pen.end, self._pen.root, at)
+
+            if self._measures is not None and state is not None:
+                parts.callback(self._measures.run_ended, state)
+
+            if self._spans is not None and state is not None:
+                parts.callback(self._spans.run_ended, state)
 
 
 def _capture_request(open: OpenSpan, request: ModelRequest) -> None:

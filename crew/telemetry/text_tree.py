@@ -50,9 +50,6 @@ class Tree:
         self._runs.append(RunTree(crew, state, resumes=resumes))
         return self._runs[-1]
 
-    def __call__(self, event: Event) -> None:
-        """Each run has a watch of its own."""
-
     def __str__(self) -> str:
         return "\n".join(line for run in self._runs for line in run.lines())
 

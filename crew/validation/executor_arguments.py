@@ -9,6 +9,7 @@ from typing import Any
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
 from crew.errors import DefinitionError, InvalidInput, UnknownPause, Violation
+from crew.runs.interfaces import ObserverFactory
 from crew.runs.parameters import Limits, RequestParameters
 from crew.runs.state import Pause, RunState, pending_pauses
 from crew.tools.tool import to_text
@@ -90,6 +91,9 @@ def _observer_problems(given: object) -> Iterator[str]:
         return
 
     for observer in given:
+        if isinstance(observer, ObserverFactory) and not isinstance(observer, type):
+            continue
+
         if isinstance(observer, type) or not callable(observer):
             yield f"an observer must be a function or an object that is called with each event, not {observer!r}"
         elif iscoroutinefunction(observer) or iscoroutinefunction(type(observer).__call__):

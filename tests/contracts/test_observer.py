@@ -1,4 +1,4 @@
-"""What every observer may rely on, whoever wrote it: ours, a function, one with all the optional parts."""
+"""The guarantees that every observer has: a function, an object with all optional methods, a factory."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, CrewExecutor, RunError, ScriptedProvider, call, tool
+from crew import Agent, Crew, CrewExecutor, RunError, ScriptedProvider, call, tool
 from crew.interfaces import ModelRequest
 from crew.messages import ToolCall
-from crew.runs import Observer
+from crew.runs import Observer, RunObserver, RunState
 
 
 class Full:
@@ -34,7 +34,7 @@ class Full:
         finally:
             self.inside.append(f"< {name}")
 
-    def close(self, error: BaseException | None) -> None:
+    def close(self, error: BaseException | None, state: RunState | None) -> None:
         self.closed.append(error)
 
 
@@ -62,7 +62,7 @@ async def test_an_observer_sees_every_event_in_order() -> None:
 
 
 async def test_a_plain_function_is_an_observer() -> None:
-    """The door is one call wide; everything else is optional."""
+    """The interface is one call; everything else is optional."""
     seen: list[Any] = []
     observer: Observer = seen.append
     await CrewExecutor(agent(), observers=[observer]).execute("Go")
@@ -75,6 +75,53 @@ async def test_around_encloses_every_call_and_close_comes_once_and_last() -> Non
     await CrewExecutor(agent(), observers=[full]).execute("Go")
     assert full.inside == ["> a", "< a", "> look", "< look", "> a", "< a"]
     assert full.closed == [None]
+
+
+async def test_a_run_observer_may_implement_one_of_its_optional_methods() -> None:
+    """Inheriting from RunObserver provides the other one; an unrelated `close` alone is never called."""
+
+    class Closes(RunObserver):
+        stopped: RunState | None = None
+
+        def __call__(self, event: Any, /) -> None:
+            pass
+
+        def close(self, error: BaseException | None, state: RunState | None, /) -> None:
+            self.stopped = state
+
+    class Unrelated:
+        closed = False
+
+        def __call__(self, event: Any) -> None:
+            pass
+
+        def close(self) -> None:
+            self.closed = True
+
+    closes, unrelated = Closes(), Unrelated()
+    result = await CrewExecutor(agent(), observers=[closes, unrelated]).execute("Go")
+    assert closes.stopped is result.state
+    assert not unrelated.closed
+
+
+async def test_a_factory_makes_one_observer_for_each_run() -> None:
+    """A factory need not be callable; it learns whether the run resumes."""
+
+    class Factory:
+        def __init__(self) -> None:
+            self.made: list[tuple[str, bool, Full]] = []
+
+        def observe(self, crew: Crew, state: RunState, *, resumes: bool) -> Observer:
+            self.made.append((state.run_id, resumes, Full()))
+            return self.made[-1][2]
+
+    factory = Factory()
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider("One.", "Two.")), observers=[factory])
+    await executor.execute("Go", run_id="first")
+    await executor.execute("Go", run_id="second")
+    assert [(run_id, resumes) for run_id, resumes, _ in factory.made] == [("first", False), ("second", False)]
+    assert [{event.run_id for event in full.events} for _, _, full in factory.made] == [{"first"}, {"second"}]
+    assert [full.closed for _, _, full in factory.made] == [[None], [None]]
 
 
 @pytest.mark.parametrize("way", ["fails", "cancelled"])
@@ -124,8 +171,8 @@ def breaks(where: str) -> Callable[..., Any]:
             if where == "exit":
                 raise ValueError("no")
 
-        def close(self, error: BaseException | None) -> None:
-            super().close(error)
+        def close(self, error: BaseException | None, state: RunState | None) -> None:
+            super().close(error, state)
 
             if where == "close":
                 raise ValueError("no")
@@ -143,7 +190,7 @@ async def test_one_that_fails_changes_nothing_and_is_switched_off_with_one_warni
     result = await CrewExecutor(agent(), observers=[broken, good]).execute("Go", run_id="r")
     assert (result.output, result.usage) == (expected.output, expected.usage)
     assert [event.kind for event in good.events] == [event.kind for event in alone.events]
-    warnings = [record for record in caplog.records if "switched off for run r" in record.getMessage()]
+    warnings = [record for record in caplog.records if "disabled for run r" in record.getMessage()]
     assert len(warnings) == 1
     assert len(broken.closed) == 1
 

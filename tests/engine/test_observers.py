@@ -31,7 +31,7 @@ async def test_a_failing_observer_is_switched_off_and_changes_nothing(caplog: py
     warnings = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert "no disk" in warnings[0].getMessage()
-    assert "failing failed and is switched off for run r" in warnings[0].getMessage()
+    assert "failing failed and is disabled for run r" in warnings[0].getMessage()
     await executor.execute("go", run_id="s")
     assert len(failures) == 2
 

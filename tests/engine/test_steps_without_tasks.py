@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from crew import Agent, CrewExecutor, Limits, ScriptedProvider, call, tool
 from crew.runs import Event, RunState
-from crew.runs.interfaces import is_at_once
+from crew.runs.interfaces import commits_immediately
 from crew.store import MemoryStore, SQLiteStore
 
 
@@ -50,13 +51,13 @@ async def test_a_run_that_never_waits_hears_a_cancellation() -> None:
     assert (await run).stop_reason == "cancelled"
 
 
-async def test_who_overrides_a_commit_has_to_say_anew_that_it_never_waits() -> None:
-    """The mark belongs to the method: a store made of ours that waits is not cancelled half-way."""
-    assert is_at_once(MemoryStore().commit)
-    assert not is_at_once(SQLiteStore.commit)
+async def test_a_subclass_that_overrides_commit_is_no_longer_immediate(tmp_path: Path) -> None:
+    """A subclass of MemoryStore whose commit waits is not cancelled half-way."""
+    assert commits_immediately(MemoryStore())
+    assert not commits_immediately(SQLiteStore(tmp_path / "runs.db"))
 
     store = Slow()
-    assert not is_at_once(store.commit)
+    assert not commits_immediately(store)
     agent = Agent("solo", model=ScriptedProvider(call("look"), "Done."), tools=[look])
     executor = CrewExecutor(agent, store=store)
     run = asyncio.ensure_future(executor.execute("Go.", run_id="r"))

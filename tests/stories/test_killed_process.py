@@ -18,7 +18,7 @@ from pathlib import Path
 
 from crew import Agent, CrewExecutor, call, tool, ScriptedProvider
 from crew.errors import RunConflict, UnknownRun
-from crew.runs import Stored
+from crew.runs import StoredRun
 from crew.store import decode_state, encode_state
 
 folder = Path(sys.argv[1])
@@ -36,7 +36,7 @@ class FileStore:
             raise UnknownRun(run_id)
 
         version, data = (folder / "state").read_bytes().split(b"\\n", 1)
-        return Stored(version=int(version), state=decode_state(data))
+        return StoredRun(version=int(version), state=decode_state(data))
 
 
 @tool

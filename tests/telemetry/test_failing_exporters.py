@@ -64,7 +64,7 @@ async def test_a_processor_that_raises_changes_nothing(
     result = await CrewExecutor(support(), telemetry=Telemetry(tracer_provider=provider)).execute("Go")
     assert (result.output, result.usage) == (expected.output, expected.usage)
     told = [record for record in caplog.records if record.levelno == logging.WARNING and "run" in record.getMessage()]
-    assert len([r for r in told if "switched off" in r.getMessage() or "not traced" in r.getMessage()]) == 1
+    assert len([r for r in told if "disabled" in r.getMessage() or "not traced" in r.getMessage()]) == 1
 
     if where == "end":
         assert processor.open == 0

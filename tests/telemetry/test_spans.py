@@ -559,7 +559,7 @@ async def test_a_fallback_is_told_where_it_happened_and_unknown_events_are_passe
     watch = _watch(seen)
     watch(FellBack(run_id="r", agent="a", at=1.0, model="big", backup="small", reason="Overloaded: later"))
     watch(Stamped(run_id="r", agent="a", at=2.0))
-    watch.close(None)
+    watch.close(None, None)
     (event,) = seen.one("invoke_workflow c").events
     assert dict(event.attributes) == {"model": "big", "backup": "small", "reason": "Overloaded: later"}
 
