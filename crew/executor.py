@@ -95,7 +95,7 @@ class CrewExecutor:
         self._pool = ProviderPool(retry)
         self._active_runs = ActiveRuns(connections=self._pool)
         self._telemetry = telemetry
-        summarizer = getattr(shared, "summarizer", None)
+        summarizer = self.plan.options.summarizer
         self._executor_telemetry = ExecutorTelemetry(
             crew, self.plan.budget.limit, clock, self._current_telemetry, secrets, models=[summarizer]
         )

@@ -1,21 +1,22 @@
-"""The doors to what is outside the core, one method wide each, and the values that pass through them."""
+"""The interfaces that providers, history policies and token counters implement, and the values that cross them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Discriminator
 
+from crew.errors import DefinitionError
 from crew.messages import HasCache, Message, ProviderData, ToolCall, Usage
 
-# ------------------------------------------------------------------------------------------ who answers
+# ------------------------------------------------------------------------------------------ providers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec(HasCache):
-    """What a model is told of one tool."""
+    """The name, description and JSON schema of a tool, as sent to a model."""
 
     name: str
     description: str
@@ -24,7 +25,7 @@ class ToolSpec(HasCache):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSpec(HasCache):
-    """The JSON schema that a structured reply must fit."""
+    """The JSON schema of a structured reply."""
 
     name: str
     schema: Mapping[str, Any]
@@ -32,7 +33,7 @@ class OutputSpec(HasCache):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """How a model is asked. None leaves the provider's default; what a provider does not know is refused by it."""
+    """Sampling and tool settings of a request. None: the provider's default. A provider rejects what it lacks."""
 
     max_output_tokens: int | None = None
     temperature: float | None = None
@@ -46,7 +47,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryAttempt:
-    """An attempt that failed and is made again after a wait."""
+    """A failed attempt that is repeated after `wait` seconds."""
 
     attempt: int
     reason: str
@@ -55,9 +56,9 @@ class RetryAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """One question to a model. `turn` counts this agent's requests in the conversation, from 0.
+    """One request to a model. `turn` counts this agent's requests in the conversation, from 0.
 
-    `purpose` tells a request for a summary from one for a reply; the wire knows no difference.
+    `purpose` separates requests for summaries from requests for replies. Providers send both alike.
     """
 
     messages: tuple[Message, ...]
@@ -78,7 +79,7 @@ FinishReason = Literal["stop", "calls", "length", "refusal", "filter"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """One answer of a model."""
+    """The complete response of a model to one request."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
@@ -91,7 +92,7 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """A piece of a reply on its way."""
+    """A streamed piece of a reply. `restart` discards the pieces of a failed attempt."""
 
     text: str
     kind: Literal["text", "thinking", "arguments", "restart"] = "text"
@@ -102,7 +103,7 @@ OnDelta = Callable[[Delta], None]
 
 @runtime_checkable
 class Provider(Protocol):
-    """Who answers. `name` and `model` say who, `profile` names the rules that its requests must keep."""
+    """Sends requests to a model. `profile` names the message rules that its requests must satisfy."""
 
     @property
     def name(self) -> str: ...
@@ -114,12 +115,12 @@ class Provider(Protocol):
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply: ...
 
 
-# ------------------------------------------------------------------------------- what the model gets to see
+# ------------------------------------------------------------------------------------------ history policies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """A message in the history, its place in the transcript, and its estimated tokens."""
+    """A message in the history, with its position in the transcript and its estimated tokens."""
 
     message: Message
     position: int
@@ -128,10 +129,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageGroup:
-    """What stays or leaves as one: a message alone, or calls with their results.
-
-    `opens` marks a user's message, which opens a turn. `mandatory` groups are never evicted.
-    """
+    """The unit of eviction: a single message, or tool calls with their results. `mandatory` groups always stay."""
 
     entries: tuple[HistoryEntry, ...]
     size: int
@@ -141,19 +139,25 @@ class MessageGroup:
 
     @property
     def opens_turn(self) -> bool:
+        """Whether a user message starts a turn here."""
         return self.kind == "user"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryBudget:
-    """How large a history may be, and how far a pruning cuts. No limit: unbounded.
+    """The bounds that a policy prunes to. Sizes are in messages; a tool message counts one for each result.
 
-    `window` is that of the model whose agent is at work, in tokens, of which `fixed` are its instructions and tools.
-    `touches` names, for a tool, the parameter that holds the file or thing which a call of it touches.
+    limit            the most messages that may stay; None: unbounded.
+    prune_to         the size to cut to once the limit is exceeded.
+    eager            the policy runs after every append, not only beyond the limit.
+    window           the context window of the active agent's model, in tokens; None: unknown.
+    overhead_tokens  the tokens of that window that instructions and tools take.
+    touches          for each tool that accesses a file or resource, the parameter that names it.
     """
 
     limit: int | None
     prune_to: int = 0
+    eager: bool = False
     window: int | None = None
     overhead_tokens: int = 0
     touches: Mapping[str, str] = field(default_factory=dict)
@@ -161,7 +165,10 @@ class HistoryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneDecision:
-    """What a policy decided: what stays, what leaves, what is masked, what a summary shall stand for, and why."""
+    """The result of `Policy.prune`.
+
+    `masked` lists the ids of tool messages to hide, `to_summarize` the ids of messages that a summary replaces.
+    """
 
     kept: tuple[MessageGroup, ...]
     evicted: tuple[MessageGroup, ...] = ()
@@ -170,14 +177,11 @@ class PruneDecision:
     reason: str = ""
 
 
+@runtime_checkable
 class Policy(Protocol):
-    """Decides what of a history stays. Pure; it sees groups, so that it can't orphan a call.
+    """Decides which groups of a history stay. Pure: the same groups and budget give the same decision.
 
-    Beside `name` it may have, each with a default: `limit` (its own bound; 50, None for none), `prune_to` (half of the
-    bound), `eager` (False; True to be asked after every append, not only beyond the bound), `summarizes` (False; True
-    reserves the room of one message), `summarizer` (None: the agent's own model; a model's name, a provider, a tool, or
-    a function from messages to text), `stage` ("history"; "view" if on an executor it shapes each agent's view
-    instead), `marks` (False; True if a marker shall stand for what it hides in a view).
+    Without `options` (see `ConfiguredPolicy`) a policy has the defaults of `PolicyOptions`.
     """
 
     @property
@@ -186,16 +190,91 @@ class Policy(Protocol):
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision: ...
 
 
+Summarizer = str | Provider | Callable[[Sequence[Message]], str | Awaitable[str]] | None
+"""Writes summaries: a model's name, a provider, a function, or a tool (gets plain text); None: the agent's model."""
+
+DEFAULT_LIMIT = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyOptions:
+    """When the framework runs a policy, and on what.
+
+    limit          the most messages it keeps; None: no bound. "default": 50 messages in a history. In a view it means
+                   no bound, and the policy runs before every request, unless it has a threshold.
+    prune_to       the size to cut to once the limit is exceeded; None: half of the limit.
+    stage          what an executor's policy prunes: the "history" that all agents share, or the "view" of each agent.
+    eager          run after every append, not only beyond the limit. History only.
+    threshold      run when a request exceeds this share of the model's window. View only: it replaces the framework's
+                   own threshold of 0.8.
+    summarizes     reserve one message of the limit for a summary. History only.
+    summarizer     writes the summaries.
+    insert_marker  put a marker in place of the messages that the policy hides. View only.
+    """
+
+    limit: int | Literal["default"] | None = "default"
+    prune_to: int | None = None
+    stage: Literal["history", "view"] = "history"
+    eager: bool = False
+    threshold: float | None = None
+    summarizes: bool = False
+    summarizer: Summarizer = None
+    insert_marker: bool = False
+
+    @property
+    def history_limit(self) -> int | None:
+        return DEFAULT_LIMIT if self.limit == "default" else self.limit
+
+    @property
+    def explicit_limit(self) -> int | None:
+        return None if self.limit == "default" else self.limit
+
+
+@runtime_checkable
+class ConfiguredPolicy(Policy, Protocol):
+    """A policy that changes some of the defaults."""
+
+    @property
+    def options(self) -> PolicyOptions: ...
+
+
+def policy_options(policy: Policy) -> PolicyOptions:
+    """The options of a policy, checked; the defaults where it has none."""
+    if not isinstance(policy, ConfiguredPolicy):
+        return PolicyOptions()
+
+    options: object = policy.options
+
+    if not isinstance(options, PolicyOptions):
+        problem = f"its attribute 'options' must be a PolicyOptions, not {options!r}"
+        raise DefinitionError(f"History policy {policy.name!r}", problem)
+
+    numbers = {"limit": options.explicit_limit, "prune_to": options.prune_to}
+    problems = [
+        f"{name} must be a positive integer such as 50, not {value!r}"
+        for name, value in numbers.items()
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1)
+    ]
+
+    if problems:
+        raise DefinitionError(f"History policy {policy.name!r}", problems)
+
+    return options
+
+
+# ------------------------------------------------------------------------------------------ explicit compression
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeHistory:
-    """Everything that is not mandatory becomes one TL;DR."""
+    """Replace everything that is not mandatory by one TL;DR."""
 
     kind: Literal["whole_history"] = "whole_history"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastNMessages:
-    """The last `n` messages stay verbatim; the rest becomes one TL;DR."""
+    """Keep the last `n` messages verbatim and replace the rest by one TL;DR."""
 
     n: int = field(kw_only=False)
     kind: Literal["last_n_messages"] = "last_n_messages"
@@ -203,7 +282,7 @@ class LastNMessages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunked:
-    """One TL;DR for each chunk of `size` messages; chunks end at group boundaries."""
+    """Replace each chunk of `size` messages by a TL;DR; chunks end at group boundaries."""
 
     size: int = field(kw_only=False)
     kind: Literal["chunked"] = "chunked"
@@ -211,7 +290,7 @@ class Chunked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromTimestamp:
-    """What is older than `time` (seconds since the epoch) becomes one TL;DR."""
+    """Replace the messages before `time` (seconds since the epoch) by one TL;DR."""
 
     time: float = field(kw_only=False)
     kind: Literal["from_timestamp"] = "from_timestamp"
@@ -219,7 +298,7 @@ class FromTimestamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeHistoryMultipleSystemMessages:
-    """One TL;DR for each block that a system message opens."""
+    """Replace each block that starts with a system message by a TL;DR."""
 
     kind: Literal["whole_history_multiple_system_messages"] = "whole_history_multiple_system_messages"
 

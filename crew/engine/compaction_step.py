@@ -81,7 +81,7 @@ async def _get_summary(run: ActiveRun, question: SummaryRequest) -> tuple[str, U
         return replace_surrogates(reply.text), reply.usage, _summary_problem(reply), reply.model
 
     async with asyncio.timeout(SUMMARIZER_TIMEOUT):
-        text = await _call_summarizer(run.plan.policy.summarizer, question.span)  # type: ignore[attr-defined]
+        text = await _call_summarizer(run.plan.options.summarizer, question.span)
 
     return replace_surrogates(text), Usage(), _summary_problem(ModelReply(text=text)), ""
 
@@ -129,7 +129,7 @@ def build_summary_request(run: ActiveRun, state: RunState, now: Compact) -> Summ
     many as a request may hold; the rest waits for the next summary.
     """
     ids = now.spans[len(now.summaries)]
-    summarizer = getattr(run.plan.policy, "summarizer", None)
+    summarizer = run.plan.options.summarizer
 
     if summarizer is None or isinstance(summarizer, str | Provider):
         provider = run.provider(state) if summarizer is None else run.resolve(summarizer)

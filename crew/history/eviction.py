@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Literal
 
-from crew.interfaces import HistoryEntry, MessageGroup, Provider, PruneDecision
+from crew.interfaces import HistoryEntry, MessageGroup, PruneDecision
 from crew.message_rules.validate import group_spans
 from crew.messages import (
     AssistantMessage,
@@ -18,7 +18,6 @@ from crew.messages import (
     UserMessage,
     message_size,
 )
-from crew.tools.tool import Tool
 
 _ORIGINS_WITHOUT_REPLY = ("user", "join", "marker")
 
@@ -210,10 +209,6 @@ def _keep_opening_turn(groups: Sequence[MessageGroup], gone: set[int], limit: in
         gone = gone | {i for i in staying if not groups[i].mandatory}
 
     return gone
-
-
-Summarizer = str | Provider | Tool | Callable[[Sequence[Message]], str | Awaitable[str]] | None
-"""Who writes summaries: None is the agent's own model; else a model's name, a provider, a tool, or a function."""
 
 
 def is_summary(group: MessageGroup) -> bool:

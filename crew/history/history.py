@@ -36,7 +36,7 @@ class History:
         grown = changed(self, entries=self.entries + entries, size=size)
         over = budget.limit is not None and size > budget.limit
 
-        if not over and not getattr(policy, "eager", False):
+        if not over and not budget.eager:
             return grown, None
 
         groups = group_entries(grown.entries, self.goal)

@@ -15,7 +15,7 @@ from crew.history.policies.chain import split_stages
 from crew.history.policies.lookup import PolicySpec, resolve_policy
 from crew.history.summaries import to_plain_text
 from crew.history.tokens import estimate_tokens
-from crew.interfaces import ModelReply, ModelRequest
+from crew.interfaces import ModelReply, ModelRequest, policy_options
 from crew.message_rules.validate import validate
 from crew.messages import Message, UserMessage
 from crew.providers.scripted import ScriptedProvider
@@ -76,7 +76,7 @@ def _label_policies(policies: Sequence[PolicySpec]) -> dict[str, PolicySpec]:
 
     for spec in policies:
         label = spec if isinstance(spec, str) else str(spec["name"]) if isinstance(spec, Mapping) else spec.name
-        limit = getattr(resolve_policy(spec), "limit", None)
+        limit = policy_options(resolve_policy(spec)).explicit_limit
         label = label if label not in named else f"{label} {limit}"
         named[label if label not in named else f"{label} #{len(named)}"] = spec
 

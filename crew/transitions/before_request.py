@@ -36,7 +36,7 @@ def start_compaction_if_due(step: Step, again: Literal["", "empty", "output"] = 
         step.set(next=Compact(spans=(backlog.message_ids,), repeat_reason=again))
         return True
 
-    if step.plan.summarizes or backlog.message_ids or backlog.evicted_since_request:
+    if step.plan.options.summarizes or backlog.message_ids or backlog.evicted_since_request:
         step.set(
             pending_summary=replace(
                 backlog,

@@ -17,7 +17,7 @@ from crew.history.policies.summarizing import Summarize
 from crew.history.token_budget import DEFAULT_WINDOW, TokenBudget
 from crew.history.tokens import ESTIMATOR, estimate_tokens
 from crew.history.view import View
-from crew.interfaces import HistoryBudget, OutputSpec, Policy, TokenCounter, ToolSpec
+from crew.interfaces import HistoryBudget, OutputSpec, Policy, PolicyOptions, TokenCounter, ToolSpec, policy_options
 from crew.messages import Message, SystemMessage
 from crew.runs.state import RunState
 from crew.tools.tool import Tool
@@ -40,6 +40,14 @@ class Toolkit:
         return tuple(spec.name for spec in self.specs)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewPolicy:
+    """A policy that prunes one agent's view, with its options."""
+
+    policy: Policy
+    options: PolicyOptions
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
     """A crew made ready to run under one history policy."""
@@ -49,19 +57,15 @@ class Plan:
     groups: Mapping[str, Parallel]
     toolkits: Mapping[str, Toolkit]
     policy: Policy
+    options: PolicyOptions
     budget: HistoryBudget
-    view_policies: Mapping[str, tuple[Policy, ...]] = field(default_factory=dict)
+    view_policies: Mapping[str, tuple[ViewPolicy, ...]] = field(default_factory=dict)
     sanitize_output: bool = False
 
     def output_text(self, agent: str, text: str) -> str:
         """What counts of an agent's answer: all of it, unless it is to be tidied."""
         own = self.agents[agent].sanitize_output if agent in self.agents else None
         return sanitize_output(text) if (self.sanitize_output if own is None else own) else text
-
-    @property
-    def summarizes(self) -> bool:
-        """Whether the policy makes summaries, for each of which the history holds room."""
-        return bool(getattr(self.policy, "summarizes", False))
 
 
 def compile_plan(
@@ -76,23 +80,30 @@ def compile_plan(
     groups = {group.name: group for group in crew.groups}
     agents = crew.agents_by_name
     toolkits = {name: _build_toolkit(agent, agents, groups) for name, agent in agents.items()}
-    views = {name: (*everywhere, *_own_policies(agent)) for name, agent in agents.items()}
+    shared = tuple(ViewPolicy(policy=member, options=policy_options(member)) for member in everywhere)
+    views = {name: (*shared, *_own_policies(agent)) for name, agent in agents.items()}
+    options = policy_options(policy)
     touches = {t.name: t.touches for kit in toolkits.values() for t in kit.tools.values() if t.touches is not None}
-    budget = replace(budget, touches=touches)
+    budget = replace(budget, touches=touches, eager=options.eager)
     return Plan(
         crew=crew,
         agents=agents,
         groups=groups,
         toolkits=toolkits,
         policy=policy,
+        options=options,
         budget=budget,
         view_policies=views,
         sanitize_output=sanitize_output,
     )
 
 
-def _own_policies(agent: Agent) -> tuple[Policy, ...]:
-    return () if agent.history is None else tuple(chain_members(resolve_policy(agent.history)))
+def _own_policies(agent: Agent) -> tuple[ViewPolicy, ...]:
+    if agent.history is None:
+        return ()
+
+    members = chain_members(resolve_policy(agent.history))
+    return tuple(ViewPolicy(policy=member, options=policy_options(member)) for member in members)
 
 
 def _build_toolkit(agent: Agent, agents: Mapping[str, Agent], groups: Mapping[str, Parallel]) -> Toolkit:
@@ -164,12 +175,10 @@ def with_token_budget(state: RunState, name: str, gauge: TokenBudget) -> dict[st
 
 def resolve_budget(crew: Crew, policy: Policy, limit: int | None, prune_to: int | None) -> HistoryBudget:
     """An explicit limit, else the policy's own; how far a pruning cuts, else half of it."""
-    prune_to = getattr(policy, "prune_to", None) if prune_to is None else prune_to
-    problems = [
-        *_numbers({"max_messages_per_request": limit, "prune_to": prune_to}),
-        *(problem for member in chain_members(policy) for problem in _numbers_of(member)),
-    ]
-    own: int | None = None if problems else getattr(policy, "limit", 50)
+    options = policy_options(policy)
+    prune_to = options.prune_to if prune_to is None else prune_to
+    problems = [*_numbers({"max_messages_per_request": limit, "prune_to": prune_to})]
+    own = options.history_limit
 
     if not problems and limit is not None and own is None:
         problems.append(
@@ -228,14 +237,9 @@ def _numbers(values: Mapping[str, object]) -> Iterable[str]:
             yield f"{name} must be a positive integer such as 50, not {value!r}"
 
 
-def _numbers_of(policy: Policy) -> Iterable[str]:
-    own = {name: getattr(policy, name, None) for name in ("limit", "prune_to")}
-    return _numbers({f"{name} of the policy {policy.name!r}": value for name, value in own.items()})
-
-
 def _asks_for_more_than(policy: Policy, limit: int) -> bool:
     """Whether the policy asks for more; the 50 of `rolling` and `summarize` stand for nothing but a default."""
-    own: int | None = getattr(policy, "limit", None)
+    own = policy_options(policy).explicit_limit
     return own is not None and own > limit and not (isinstance(policy, Rolling | Summarize) and own == Rolling().limit)
 
 
@@ -245,18 +249,15 @@ def check_view_policies(plan: Plan) -> None:
 
     for name, policies in plan.view_policies.items():
         for policy in policies:
-            found = [*_numbers_of(policy)]
-            limit: int | None = None if found else getattr(policy, "limit", None)
+            limit, title = policy.options.explicit_limit, f"agent {name!r}: the policy {policy.policy.name!r}"
 
-            if getattr(policy, "summarizes", False):
-                found.append(
-                    f"the policy {policy.name!r} makes summaries, which stand in the history that all agents share; "
+            if policy.options.summarizes:
+                problems.append(
+                    f"{title} makes summaries, which belong to the history that all agents share; "
                     "give it to the executor"
                 )
             elif limit is not None and limit < (needed := _messages_per_step(plan.agents[name])):
-                found.append(f"the policy {policy.name!r} must let it see at least {needed} messages, not {limit}")
-
-            problems.extend(f"agent {name!r}: {problem}" for problem in found)
+                problems.append(f"{title} must let it see at least {needed} messages, not {limit}")
 
     if problems:
         raise DefinitionError("CrewExecutor", problems)
@@ -265,7 +266,7 @@ def check_view_policies(plan: Plan) -> None:
 def min_messages(crew: Crew, policy: Policy) -> int:
     """How many messages the mandatory part of a step may need, and a summary where the policy makes them."""
     step = 3 if crew.groups else max(_messages_per_step(agent) for agent in crew.agents_by_name.values())
-    return step + bool(getattr(policy, "summarizes", False))
+    return step + policy_options(policy).summarizes
 
 
 def _messages_per_step(agent: Agent) -> int:

@@ -48,7 +48,7 @@ class Step:
     @property
     def history_budget(self) -> HistoryBudget:
         """How large the history may be; for a policy that counts tokens, with the window of the agent at work."""
-        if not getattr(self.plan.policy, "eager", False) or self.state.agent not in self.plan.agents:
+        if not self.plan.budget.eager or self.state.agent not in self.plan.agents:
             return self.plan.budget
 
         gauge = token_budget_for(self.plan, self.state, self.state.agent)
@@ -137,9 +137,9 @@ class Step:
         # What leaves to make room for a summary belongs to the next one.
         made_room = not pruned.to_summarize and isinstance(self.state.transcript[-1], SummaryMessage)
         gone = [entry for g in pruned.evicted for entry in g.entries]
-        named = [e.message.id for e in gone] if made_room and self.plan.summarizes else pruned.to_summarize
+        named = [e.message.id for e in gone] if made_room and self.plan.options.summarizes else pruned.to_summarize
 
-        if not named and not self.plan.summarizes:
+        if not named and not self.plan.options.summarizes:
             return
 
         waiting = tuple(dict.fromkeys((*backlog.message_ids, *named)))

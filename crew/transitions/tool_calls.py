@@ -167,8 +167,8 @@ def _accepted_calls(step: Step, calls: tuple[ToolCall, ...], kit: Toolkit) -> tu
         return calls  # one always fits
 
     plan, state = step.plan, step.state
-    own = [getattr(policy, "limit", None) for policy in plan.view_policies.get(state.agent, ())]
-    bound = None if plan.budget.limit is None else plan.budget.limit - plan.summarizes
+    own = [policy.options.explicit_limit for policy in plan.view_policies.get(state.agent, ())]
+    bound = None if plan.budget.limit is None else plan.budget.limit - plan.options.summarizes
     bounds = [size for size in (bound, state.parameters.max_history_size, *own) if size is not None]
     systems = {entry.message.text for entry in state.history.entries if isinstance(entry.message, SystemMessage)}
     room = max(1, min([state.limits.tool_calls_per_turn, *(size - len(systems) - 2 for size in bounds)]))

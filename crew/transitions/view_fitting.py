@@ -22,10 +22,10 @@ from crew.history.view import (
     visible_entries,
     with_marker,
 )
-from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PruneDecision
+from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, PruneDecision
 from crew.messages import OMITTED, ToolMessage, message_size
 from crew.runs.events import HistoryPruned
-from crew.transitions.plan import overhead_parts, token_budget_for
+from crew.transitions.plan import ViewPolicy, overhead_parts, token_budget_for
 from crew.transitions.step import Step, incremented
 
 TARGET_SHARE = 0.5
@@ -149,7 +149,7 @@ def fit_view(step: Step) -> ViewFitter:
         if _policy_may_act(policy, seen):
             _apply_policy(policy, seen)
 
-    _fit_tokens(seen, by_policy=any(hasattr(policy, "threshold") for policy in policies))
+    _fit_tokens(seen, by_policy=any(policy.options.threshold is not None for policy in policies))
     _fit_history_size(seen)
     _fit_bound(seen)
     return seen
@@ -158,18 +158,20 @@ def fit_view(step: Step) -> ViewFitter:
 # ---------------------------------------------------------------------------------------------------- policies
 
 
-def _policy_may_act(policy: Policy, seen: ViewFitter) -> bool:
+def _policy_may_act(policy: ViewPolicy, seen: ViewFitter) -> bool:
     """Whether a policy could have something to do; groups are made only then."""
-    if isinstance(policy, MaskToolResults):
-        return bool(policy.keep_recent) and _readable_results(seen.entries, seen.view) >= 2 * policy.keep_recent
+    if isinstance(policy.policy, MaskToolResults):
+        keep_recent = policy.policy.keep_recent
+        return bool(keep_recent) and _readable_results(seen.entries, seen.view) >= 2 * keep_recent
 
-    threshold: float | None = getattr(policy, "threshold", None)
+    limit, threshold = policy.options.limit, policy.options.threshold
 
     if threshold is not None and seen.tokens > threshold * seen.gauge.window - 2 * MARKER_TOKENS:
         return True
 
-    # A policy that names no bound at all decides for itself, each time.
-    limit: int | None = getattr(policy, "limit", None if threshold is not None else 0)
+    if limit == "default":
+        return threshold is None
+
     return limit is not None and seen.size > limit
 
 
@@ -182,18 +184,19 @@ def _readable_results(entries: Collection[HistoryEntry], view: View) -> int:
     return sum(message_size(message) for message in results if message.results[0].text != OMITTED)
 
 
-def _apply_policy(policy: Policy, seen: ViewFitter) -> None:
+def _apply_policy(view_policy: ViewPolicy, seen: ViewFitter) -> None:
+    policy, options = view_policy.policy, view_policy.options
     groups = seen.groups()
     size, tokens = seen.extra
-    limit: int | None = getattr(policy, "limit", None)
-    target = getattr(policy, "prune_to", None) or max(1, (limit or 0) // 2)
+    limit = options.explicit_limit
+    target = options.prune_to or max(1, (limit or 0) // 2)
     budget = HistoryBudget(limit=limit, prune_to=target, window=seen.gauge.window, overhead_tokens=tokens)
     bound = limit - size if limit is not None else sum(g.size for g in groups)
     verdict: PruneDecision = enforce_bounds(groups, policy.prune(groups, budget), bound)
 
     if verdict.evicted:
         gone = [entry for g in verdict.evicted for entry in g.entries]
-        seen.hide(gone, policy.name, verdict.reason, marks=getattr(policy, "marks", False))
+        seen.hide(gone, policy.name, verdict.reason, marks=options.insert_marker)
 
     # The newest results are what the model was called for: they stay readable whatever a policy says.
     fixed = {entry.message.id for g in verdict.kept if g.mandatory for entry in g.entries}

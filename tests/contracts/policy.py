@@ -6,7 +6,7 @@ from hypothesis import given
 
 from crew.history import History
 from crew.history.eviction import group_entries
-from crew.interfaces import HistoryBudget, HistoryEntry, Policy
+from crew.interfaces import HistoryBudget, HistoryEntry, Policy, policy_options
 from crew.message_rules import validate
 from tests.support.strategies import Growth, budgets, growths
 
@@ -18,7 +18,7 @@ class PolicyContract:
 
     def budget(self, limit: int, target: int) -> HistoryBudget:
         """The budget that an executor would give this policy."""
-        return HistoryBudget(limit=limit, prune_to=target)
+        return HistoryBudget(limit=limit, prune_to=target, eager=policy_options(self.policy).eager)
 
     @given(growths(), budgets())
     def test_a_decision_is_a_partition_in_order(self, growth: Growth, size: tuple[int, int]) -> None:

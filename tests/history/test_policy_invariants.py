@@ -34,7 +34,15 @@ from crew.history.policies import (
     chain,
     split_stages,
 )
-from crew.interfaces import HistoryBudget, MessageGroup, ModelRequest, Policy, PruneDecision
+from crew.interfaces import (
+    HistoryBudget,
+    MessageGroup,
+    ModelRequest,
+    Policy,
+    PolicyOptions,
+    PruneDecision,
+    policy_options,
+)
 from crew.message_rules import validate
 from crew.messages import Message, SummaryMessage, SystemMessage, message_size
 from crew.runs import RunResult, RunState
@@ -53,6 +61,10 @@ class Hostile:
     eager: bool
     summarizes: bool
     name: str = "hostile"
+
+    @property
+    def options(self) -> PolicyOptions:
+        return PolicyOptions(limit=self.limit, eager=self.eager, summarizes=self.summarizes)
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         dice = random.Random(f"{self.seed}{len(history)}{history[-1].entries[-1].position}")
@@ -219,7 +231,8 @@ def test_every_policy_keeps_the_laws(
     policy: Policy, talk: list[list[int]], outcomes: list[str], told: RequestParameters, systems: int
 ) -> None:
     """Bounded after every append, valid in every request, the goal in view, nothing lost: for any policy."""
-    limit: int = split_stages(policy)[0].limit  # type: ignore[attr-defined]
+    limit = policy_options(split_stages(policy)[0]).history_limit
+    assert limit is not None
     made = stage(policy, outcomes, told)
     given: Any = [SystemMessage("Be brief.")] * systems
 
@@ -281,16 +294,14 @@ def test_room_for_a_summary_is_found_also_for_a_policy_that_did_not_ask_for_it(s
 
     class Careless:
         name = "careless"
-        limit = 12
+        options = PolicyOptions(limit=12, summarizes=summarizes)
 
         def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
             return PruneDecision(
                 kept=tuple(history[1:]), to_summarize=tuple(e.message.id for g in history for e in g.entries)
             )
 
-    policy = Careless()
-    policy.summarizes = summarizes  # type: ignore[attr-defined]
-    made = stage(policy, ["ok"], RequestParameters())
+    made = stage(Careless(), ["ok"], RequestParameters())
     made.moves[:] = [1] * 40
     asyncio.run(made.executor.execute("Look into it."))
     check(made, 12, "Look into it.")

@@ -11,7 +11,7 @@ from crew.history import History, group_entries
 from crew.history.eviction import enforce_bounds
 from crew.history.policies import HeadTail, Rolling, Summarize, chain
 from crew.history.summaries import attach_identifiers, find_identifiers
-from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, PruneDecision
+from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, PolicyOptions, PruneDecision
 from crew.messages import (
     AssistantMessage,
     Message,
@@ -76,7 +76,7 @@ def test_an_eager_policy_is_asked_without_a_bound_too() -> None:
     grown, pruned = long.append(
         HistoryEntry(message=UserMessage("n", id="n"), position=10, tokens=10),
         policy=policy,
-        budget=HistoryBudget(limit=None),
+        budget=HistoryBudget(limit=None, eager=policy.options.eager),
     )
     assert pruned is not None
     assert pruned.to_summarize
@@ -153,7 +153,7 @@ def test_files_are_read_from_arguments_that_can_be_read() -> None:
 def test_a_member_of_a_chain_keeps_to_its_own_smaller_bound() -> None:
     """The chain's bound is the smallest; a member never sees more than its own."""
     policy = chain(Rolling(limit=10), HeadTail(max_messages=30))
-    assert policy.limit == 10
+    assert policy.options.limit == 10
     told = history(*(UserMessage("x", id=f"u{n}") for n in range(12)), UserMessage("z", id="g"))
     verdict = policy.prune(group_entries(told.entries, "g"), HistoryBudget(limit=20, prune_to=10))
     assert sum(g.size for g in verdict.kept) <= 10
@@ -190,7 +190,7 @@ async def test_a_policy_that_raises_fails_the_run_in_words() -> None:
 
     class Broken:
         name = "broken"
-        limit = 5
+        options = PolicyOptions(limit=5)
 
         def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
             raise ValueError("no idea")

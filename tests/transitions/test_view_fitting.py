@@ -15,7 +15,7 @@ from crew import Agent, CrewExecutor, Limits, Parallel, ScriptedProvider, call, 
 from crew.agents import Crew
 from crew.errors import ContextOverflow, DefinitionError
 from crew.history import estimate_message_tokens
-from crew.history.policies import MaskToolResults, Rolling, Truncate, Unbounded
+from crew.history.policies import MaskToolResults, Rolling, Truncate, Unbounded, chain
 from crew.interfaces import HistoryBudget, MessageGroup, ModelReply, ModelRequest, ModelSettings, OnDelta, PruneDecision
 from crew.message_rules import PROFILES, validate
 from crew.messages import OMITTED, Message, SystemMessage, ToolMessage, Usage, message_size
@@ -359,22 +359,36 @@ async def test_a_users_own_policy_cant_break_a_view() -> None:
         assert OMITTED not in str(request.messages[-1])
 
 
+class KeepsAll:
+    """A view policy that changes nothing. Its attributes are its own: none of them is an option."""
+
+    name = "keeps_all"
+    threshold, limit, prune_to, eager, summarizes, stage, marks, policies = 0.99, 3, 1, True, True, "view", True, ()
+
+    def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
+        return PruneDecision(kept=tuple(history))
+
+
+async def test_unrelated_attributes_of_a_view_policy_change_nothing() -> None:
+    """Only `options` configures a policy; an attribute `threshold` does not switch the window threshold off."""
+    sent = []
+
+    for policy in (None, KeepsAll()):
+        model = Keeping(reader(40, words=60))
+        agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000, history=policy)
+        _, result = await watch(CrewExecutor(agent, max_messages_per_request=200))
+        assert set(result.metrics.by_policy) == {"window"}
+        sent.append([[(m.role, getattr(m, "text", "")) for m in request.messages] for request in model.requests])
+
+    assert sent[0] == sent[1]
+
+
 async def test_a_chain_on_the_executor_is_split_by_where_its_members_work() -> None:
     """Those that bound the history bound it; those that shape views shape every agent's."""
-
-    @dataclass(frozen=True)
-    class Both:
-        policies: tuple[Any, ...]
-        name: str = "chain"
-        limit: int = 12
-
-        def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
-            return self.policies[0].prune(history, budget)
-
     mask = MaskToolResults(keep_recent=2)
     for members, name in [((Rolling(limit=12), mask), "rolling"), ((Rolling(), Rolling(limit=12), mask), "chain")]:
         model = Keeping(reader(20))
-        executor = CrewExecutor(Agent("reader", model=model, tools=[read]), history=Both(policies=members))
+        executor = CrewExecutor(Agent("reader", model=model, tools=[read]), history=chain(*members))
         _, result = await watch(executor)
         assert max(size(request.messages) for request in model.requests) <= 12
         assert set(result.metrics.by_policy) == {name, "mask_tool_results"}

@@ -20,6 +20,7 @@ from crew import (
 )
 from crew.errors import DefinitionError, InvalidInput
 from crew.history.policies import Rolling
+from crew.interfaces import PolicyOptions
 
 MODEL = ScriptedProvider("Fine.")
 AGENT = Agent("a", model=MODEL)
@@ -29,7 +30,13 @@ any_: Any = lambda given: given  # noqa: E731 - hides wrong kinds from the type 
 class Odd:
     """A policy whose limit is a text."""
 
-    name, limit, prune = "odd", "many", print
+    name, options, prune = "odd", PolicyOptions(limit=any_("many")), print
+
+
+class Vague:
+    """A policy whose options are a mapping."""
+
+    name, options, prune = "vague", {"limit": 5}, print
 
 
 class Waits:
@@ -54,7 +61,8 @@ class Waits:
         (lambda: CrewExecutor(AGENT, history=any_(Rolling)), "not <class"),
         (lambda: CrewExecutor(AGENT, history={"name": "rolling", "limit": "x"}), "limit must be a whole .* not 'x'"),
         (lambda: CrewExecutor(AGENT, history={"name": "head_tail", "prune_to": "9"}), "prune_to must .* not '9'"),
-        (lambda: CrewExecutor(AGENT, history=any_(Odd())), "limit of the policy 'odd' must .* not 'many'"),
+        (lambda: CrewExecutor(AGENT, history=any_(Odd())), "(?s)'odd'.*limit must .* not 'many'"),
+        (lambda: CrewExecutor(AGENT, history=any_(Vague())), "(?s)'vague'.*must be a PolicyOptions, not {'limit': 5}"),
         (lambda: CrewExecutor(Agent("a", model=any_(5))), "model must be a name such as .* not 5"),
         (lambda: CrewExecutor(Agent("a", model=any_(ScriptedProvider))), "model must be a name .* not <class"),
         (lambda: CrewExecutor(Agent("a", model=MODEL, backup=any_(7))), "backup must be a name .* not 7"),

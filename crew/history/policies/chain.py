@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from crew.errors import DefinitionError
-from crew.history.eviction import Summarizer, enforce_bounds
+from crew.history.eviction import enforce_bounds
 from crew.history.policies.rolling import Rolling
-from crew.interfaces import HistoryBudget, MessageGroup, Policy, PruneDecision
+from crew.interfaces import HistoryBudget, MessageGroup, Policy, PolicyOptions, PruneDecision, policy_options
 
 
-def check_policy(spec: Any, instead: str) -> Policy:
-    """This, if it is one; else the error says what to give instead."""
-    if isinstance(spec, type) or not isinstance(getattr(spec, "name", None), str) or not hasattr(spec, "prune"):
-        text = f"a policy has a name and a method 'prune'; give {instead}, not {spec!r}"
+def check_policy(spec: object, expected: str) -> Policy:
+    """Return `spec` if it is a policy, else raise an error that names what is expected."""
+    if isinstance(spec, type) or not isinstance(spec, Policy) or not isinstance(spec.name, str):
+        text = f"a policy has a name and a method 'prune'; give {expected}, not {spec!r}"
         raise DefinitionError("History policy", text)
 
-    policy: Policy = spec
-    return policy
+    return spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Each policy sees what the one before it left. Its bound is the smallest of theirs."""
+    """Applies policies in order: each gets the groups that the previous one kept. The smallest limit applies."""
 
     policies: tuple[Policy, ...]
     name: str = "chain"
+    _member_options: tuple[PolicyOptions, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.policies:
@@ -36,39 +35,29 @@ class Chain:
         for member in self.policies:
             check_policy(member, "one such as Rolling()")
 
-    @property
-    def limit(self) -> int | None:
-        own = [getattr(policy, "limit", 50) for policy in self.policies]
-        return min((limit for limit in own if limit is not None), default=None)
+        object.__setattr__(self, "_member_options", tuple(policy_options(member) for member in self.policies))
 
     @property
-    def prune_to(self) -> int | None:
-        own = [getattr(policy, "prune_to", None) for policy in self.policies]
-        least = min((target for target in own if target is not None), default=None)
-        return least if least is None or self.limit is None else min(least, self.limit)
-
-    @property
-    def summarizes(self) -> bool:
-        return any(getattr(policy, "summarizes", False) for policy in self.policies)
-
-    @property
-    def eager(self) -> bool:
-        return any(getattr(policy, "eager", False) for policy in self.policies)
-
-    @property
-    def summarizer(self) -> Summarizer:
-        found = (getattr(policy, "summarizer", None) for policy in self.policies)
-        return next((summarizer for summarizer in found if summarizer is not None), None)
+    def options(self) -> PolicyOptions:
+        """The strictest combination of the members' options."""
+        members = self._member_options
+        limits = [options.history_limit for options in members]
+        limit = min((limit for limit in limits if limit is not None), default=None)
+        target = min((options.prune_to for options in members if options.prune_to is not None), default=None)
+        return PolicyOptions(
+            limit=limit,
+            prune_to=target if target is None or limit is None else min(target, limit),
+            eager=any(options.eager for options in members),
+            summarizes=any(options.summarizes for options in members),
+            summarizer=next((options.summarizer for options in members if options.summarizer is not None), None),
+        )
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
-        """What all of them together decide."""
+        """Apply every member to what the previous one kept, and add up the decisions."""
         total = PruneDecision(kept=tuple(history))
 
-        for policy in self.policies:
-            # A policy decides by its own bound where that is smaller than the history's.
-            one = enforce_bounds(
-                total.kept, policy.prune(total.kept, replace(budget, **_own_budget(policy, budget))), None
-            )
+        for policy, options in zip(self.policies, self._member_options, strict=True):
+            one = enforce_bounds(total.kept, policy.prune(total.kept, _member_budget(options, budget)), None)
             total = PruneDecision(
                 kept=one.kept,
                 evicted=(*total.evicted, *one.evicted),
@@ -80,39 +69,42 @@ class Chain:
         return total
 
 
-def _own_budget(policy: Policy, budget: HistoryBudget) -> dict[str, Any]:
-    limit = getattr(policy, "limit", None)
+def _member_budget(options: PolicyOptions, budget: HistoryBudget) -> HistoryBudget:
+    """The budget of a chain for one member, which prunes to its own limit where that is smaller."""
+    limit = options.explicit_limit
 
     if limit is None or budget.limit is None or limit >= budget.limit:
-        return {}
+        return budget
 
-    return {"limit": limit, "prune_to": min(budget.prune_to, limit)}
+    return replace(budget, limit=limit, prune_to=min(budget.prune_to, limit))
 
 
 def chain(*policies: Policy) -> Chain:
-    """Several policies, applied in this order."""
+    """Combine policies; they apply in this order."""
     return Chain(policies=policies)
 
 
 def chain_members(policy: Policy) -> Iterator[Policy]:
-    """The policy itself, or where it is a chain those that it is made of."""
-    chained = getattr(policy, "policies", None)
-
-    if chained is None:
+    """The members of a chain, nested chains included; any other policy is its only member."""
+    if not isinstance(policy, Chain):
         yield policy
         return
 
-    for member in chained:
+    for member in policy.policies:
         yield from chain_members(member)
 
 
 def split_stages(policy: Policy) -> tuple[Policy, tuple[Policy, ...]]:
-    """An executor's policy as the one that bounds the shared history, and those that shape every agent's view."""
-    views = tuple(member for member in chain_members(policy) if getattr(member, "stage", "history") == "view")
+    """Split an executor's policy into the one that bounds the shared history and those that prune each view."""
+    members = [(member, policy_options(member).stage) for member in chain_members(policy)]
+    views = tuple(member for member, stage in members if stage == "view")
 
     if not views:
         return policy, ()
 
-    rest = tuple(member for member in chain_members(policy) if member not in views)
-    chained: Any = policy
-    return (replace(chained, policies=rest) if len(rest) > 1 else rest[0] if rest else Rolling()), views
+    rest = tuple(member for member, stage in members if stage != "view")
+
+    if len(rest) > 1:
+        return Chain(policies=rest, name=policy.name), views
+
+    return (rest[0] if rest else Rolling()), views

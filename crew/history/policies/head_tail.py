@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crew.history.eviction import Summarizer, evict, groups_size, is_summary, protect, prune_decision
+from crew.history.eviction import evict, groups_size, is_summary, protect, prune_decision
 from crew.history.policies.rolling import whole_numbers
-from crew.interfaces import HistoryBudget, MessageGroup, PruneDecision
+from crew.interfaces import HistoryBudget, MessageGroup, PolicyOptions, PruneDecision, Summarizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,14 @@ class HeadTail:
             )
 
     @property
-    def limit(self) -> int | None:
-        """The bound: `max_messages`, or head and tail where they are more."""
-        return max(self.max_messages, self.preserve_first_n + self.preserve_last_n) if self.max_messages else None
-
-    @property
-    def summarizes(self) -> bool:
-        return self.summarize_on_trim
+    def options(self) -> PolicyOptions:
+        ends = self.preserve_first_n + self.preserve_last_n
+        return PolicyOptions(
+            limit=max(self.max_messages, ends) if self.max_messages else None,
+            prune_to=self.prune_to,
+            summarizes=self.summarize_on_trim,
+            summarizer=self.summarizer,
+        )
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         """The oldest of the middle, down to the target."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from crew.errors import DefinitionError
 from crew.history.eviction import evict
-from crew.interfaces import HistoryBudget, MessageGroup, PruneDecision
+from crew.interfaces import DEFAULT_LIMIT, HistoryBudget, MessageGroup, PolicyOptions, PruneDecision
 
 
 def whole_numbers(policy: str, least: int, **values: object) -> None:
@@ -38,13 +38,17 @@ def check_thresholds(policy: str, *, target: object, threshold: object) -> None:
 class Rolling:
     """Oldest first, at a legal boundary, down to the target in one block, so that the front then holds still."""
 
-    limit: int = 50
+    limit: int = DEFAULT_LIMIT
     prune_to: int | None = None
     name: str = "rolling"
 
     def __post_init__(self) -> None:
         given = {} if self.prune_to is None else {"prune_to": self.prune_to}
         whole_numbers("rolling", 1, limit=self.limit, **given)
+
+    @property
+    def options(self) -> PolicyOptions:
+        return PolicyOptions(limit=self.limit, prune_to=self.prune_to)
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         """Nothing while the limit holds; else everything above the target."""
@@ -67,6 +71,10 @@ class Unbounded:
 
     limit: None = None
     name: str = "unbounded"
+
+    @property
+    def options(self) -> PolicyOptions:
+        return PolicyOptions(limit=None)
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         """Nothing."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from crew.errors import DefinitionError
-from crew.history.eviction import Summarizer, evict, groups_size, is_summary, protect, prune_decision
+from crew.history.eviction import evict, groups_size, is_summary, protect, prune_decision
 from crew.history.policies.rolling import check_thresholds, whole_numbers
-from crew.interfaces import HistoryBudget, MessageGroup, PruneDecision
+from crew.interfaces import DEFAULT_LIMIT, HistoryBudget, MessageGroup, PolicyOptions, PruneDecision, Summarizer
 from crew.messages import AssistantMessage, UserMessage
 
 MIN_BLOCK = 10
@@ -38,16 +38,8 @@ class Checkpoint:
             )
 
     @property
-    def limit(self) -> int:
-        return self.trigger_at
-
-    @property
-    def summarizes(self) -> bool:
-        return True
-
-    @property
-    def eager(self) -> bool:
-        return True
+    def options(self) -> PolicyOptions:
+        return PolicyOptions(limit=self.trigger_at, eager=True, summarizes=True, summarizer=self.summarizer)
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         """All but the recent, once enough has come."""
@@ -82,7 +74,7 @@ class Summarize:
     threshold: float = 0.8
     target: float = 0.5
     keep_files: int = 10
-    limit: int | None = 50
+    limit: int | None = DEFAULT_LIMIT
     prune_to: int | None = None
     window: int | None = None
     summarizer: Summarizer = None
@@ -95,12 +87,15 @@ class Summarize:
         check_thresholds("summarize", target=self.target, threshold=self.threshold)
 
     @property
-    def summarizes(self) -> bool:
-        return True
-
-    @property
-    def eager(self) -> bool:
-        return True
+    def options(self) -> PolicyOptions:
+        return PolicyOptions(
+            limit=self.limit,
+            prune_to=self.prune_to,
+            eager=True,
+            threshold=self.threshold,
+            summarizes=True,
+            summarizer=self.summarizer,
+        )
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         """Nothing below the threshold; else the older part."""

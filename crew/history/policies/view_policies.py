@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from crew.errors import DefinitionError
 from crew.history.eviction import drop
 from crew.history.policies.rolling import check_thresholds
 from crew.history.token_budget import DEFAULT_WINDOW
 from crew.history.view import MARKER_TOKENS
-from crew.interfaces import HistoryBudget, MessageGroup, PruneDecision
+from crew.interfaces import HistoryBudget, MessageGroup, PolicyOptions, PruneDecision
 from crew.messages import OMITTED, ToolMessage, message_size
 
 
@@ -24,13 +23,16 @@ class MaskToolResults:
 
     keep_recent: int = 10
     name: str = "mask_tool_results"
-    stage: Literal["view"] = "view"
 
     def __post_init__(self) -> None:
         if not isinstance(self.keep_recent, int) or isinstance(self.keep_recent, bool) or self.keep_recent < 0:
             raise DefinitionError(
                 "MaskToolResults", f"keep_recent must be 0 or a positive integer, not {self.keep_recent!r}"
             )
+
+    @property
+    def options(self) -> PolicyOptions:
+        return PolicyOptions(stage="view")
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         """Nothing evicted; the oldest readable results masked, down to `keep_recent`."""
@@ -65,11 +67,13 @@ class Truncate:
     threshold: float = 0.8
     target: float = 0.5
     name: str = "truncate"
-    stage: Literal["view"] = "view"
-    marks: Literal[True] = True
 
     def __post_init__(self) -> None:
         check_thresholds("truncate", target=self.target, threshold=self.threshold)
+
+    @property
+    def options(self) -> PolicyOptions:
+        return PolicyOptions(stage="view", threshold=self.threshold, insert_marker=True)
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         """Nothing below the threshold; else the oldest, down to the target."""
