@@ -357,7 +357,7 @@ def test_head_and_tail_that_leave_no_middle_warn_when_built() -> None:
     with pytest.warns(UserWarning, match="leaves no middle"):
         policy = HeadTail(max_messages=10, preserve_first_n=4, preserve_last_n=8)
 
-    assert policy.limit == 12
+    assert policy.options.limit == 12
 
 
 async def test_summarize_acts_at_four_fifths_of_the_window_and_keeps_what_matters() -> None:
