@@ -120,7 +120,7 @@ class CrewExecutor:
         described = executor_options(settings, str(path))
 
         if settings.telemetry is not None and "telemetry" not in changes:
-            described["telemetry"] = telemetry_from_settings(settings.telemetry.model_dump(exclude_unset=True))
+            described["telemetry"] = telemetry_from_settings(settings.telemetry)
 
         return cls(chosen, **(described | changes))
 

@@ -10,6 +10,7 @@ from pydantic import Discriminator
 
 from crew.errors import DefinitionError
 from crew.messages import HasCache, Message, ProviderData, ToolCall, Usage
+from crew.settings import NonNegativeInt, PositiveInt
 
 # ------------------------------------------------------------------------------------------ providers
 
@@ -276,7 +277,7 @@ class WholeHistory:
 class LastNMessages:
     """Keep the last `n` messages verbatim and replace the rest by one TL;DR."""
 
-    n: int = field(kw_only=False)
+    n: NonNegativeInt = field(kw_only=False)
     kind: Literal["last_n_messages"] = "last_n_messages"
 
 
@@ -284,7 +285,7 @@ class LastNMessages:
 class Chunked:
     """Replace each chunk of `size` messages by a TL;DR; chunks end at group boundaries."""
 
-    size: int = field(kw_only=False)
+    size: PositiveInt = field(kw_only=False)
     kind: Literal["chunked"] = "chunked"
 
 

@@ -13,7 +13,9 @@ from crew.interfaces import ModelSettings, Policy, Provider, ToolSpec
 from crew.messages import Message
 from crew.tools.tool import Tool, tool
 
-HandoffFilter = Literal["full", "text_only", "last", "none"] | Callable[[tuple[Message, ...]], Sequence[Message]]
+HandoffMode = Literal["full", "text_only", "last", "none"]
+HandoffFilter = HandoffMode | Callable[[tuple[Message, ...]], Sequence[Message]]
+"""Which messages the target of a handoff sees: a mode, or a function that selects them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,19 +13,8 @@ from crew.agents.crew import Crew
 from crew.config.file_schema import AgentSection, ConfigFile, ExecutionSection, HandoffSection, PolicySection
 from crew.errors import ConfigError, DefinitionError, suggest
 from crew.history.policies.lookup import create_policy, resolve_policy
-from crew.interfaces import (
-    Chunked,
-    CompressionStrategy,
-    FromTimestamp,
-    LastNMessages,
-    ModelSettings,
-    Policy,
-    WholeHistory,
-    WholeHistoryMultipleSystemMessages,
-)
-from crew.runs.parameters import Limits, RequestParameters
+from crew.interfaces import ModelSettings, Policy
 from crew.tools.tool import Tool, tool
-from crew.validation.validator import InputValidator
 
 
 def build_crew(settings: ConfigFile, name: str, path: str) -> Crew:
@@ -68,7 +56,7 @@ def _build_agent(name: str, given: AgentSection, settings: ConfigFile, problems:
         backup=given.backup,
         description=given.description,
         tools=[found for path in given.tools if (found := _load_tool(name, path, problems)) is not None],
-        handoffs=[h if isinstance(h, str) else _build_handoff(name, h, problems) for h in given.handoffs],
+        handoffs=[_build_handoff(name, section, problems) for section in given.handoffs],
         routes=[Route(route.signal, to=route.to) for route in given.routes],
         then=given.then,
         wait_for_signal=given.wait_for_signal,
@@ -80,7 +68,7 @@ def _build_agent(name: str, given: AgentSection, settings: ConfigFile, problems:
     )
 
 
-def _agent_policy(agent: str, given: str | PolicySection | None, problems: list[str]) -> Policy | None:
+def _agent_policy(agent: str, given: PolicySection | None, problems: list[str]) -> Policy | None:
     try:
         return None if given is None else _resolve_policy(given)
     except DefinitionError as error:
@@ -143,35 +131,13 @@ def _history_policy(settings: ConfigFile, path: str) -> str | Policy:
         raise ConfigError(path, [f"history: {problem}" for problem in error.problems]) from error
 
 
-STRATEGIES: dict[str, Callable[..., CompressionStrategy]] = {
-    "whole_history": WholeHistory,
-    "last_n_messages": LastNMessages,
-    "chunked": Chunked,
-    "from_timestamp": FromTimestamp,
-    "whole_history_multiple_system_messages": WholeHistoryMultipleSystemMessages,
-}
-
-
-def parameters_from(settings: ConfigFile, path: str) -> RequestParameters:
-    """What every request is told."""
-    given = settings.parameters.model_dump()
-    options = {key: value for key, value in (given.pop("compression_strategy") or {}).items() if value is not None}
-    name = options.pop("name", None)
-
-    try:
-        return RequestParameters(**given, compression_strategy=name and STRATEGIES[name](**options))
-    except TypeError as error:
-        place = f"parameters.compression_strategy: {name!r} has other options"
-        raise ConfigError(path, [f"{place}: {error}"]) from error
-
-
-def _resolve_policy(given: str | PolicySection) -> Policy:
-    return resolve_policy(given if isinstance(given, str) else given.model_dump())
+def _resolve_policy(section: PolicySection) -> Policy:
+    return resolve_policy(section.model_dump())
 
 
 def _head_tail_from_aliases(given: ExecutionSection) -> Policy | None:
     if given.conversation is not None:
-        options = given.conversation.model_dump()
+        options = dict(given.conversation)
 
         if given.max_conversation_messages is not None:
             options["max_messages"] = given.max_conversation_messages
@@ -186,7 +152,7 @@ def _head_tail_from_aliases(given: ExecutionSection) -> Policy | None:
 
 def executor_options(settings: ConfigFile, path: str) -> dict[str, Any]:
     """The executor's arguments as a file describes them; telemetry aside, which is turned on, not handed over."""
-    limits = Limits(**settings.limits.model_dump())
+    limits = settings.limits
 
     if settings.execution.max_iterations is not None:
         limits = replace(limits, rounds=settings.execution.max_iterations)
@@ -197,6 +163,6 @@ def executor_options(settings: ConfigFile, path: str) -> dict[str, Any]:
         "history": _history_policy(settings, path),
         "sanitize_output": settings.sanitize_output,
         "limits": limits,
-        "parameters": parameters_from(settings, path),
-        "validator": InputValidator(**settings.validator.model_dump()),
+        "parameters": settings.parameters,
+        "validator": settings.validator,
     }

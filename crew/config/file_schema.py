@@ -1,143 +1,141 @@
-"""What a configuration file may say; the keys are those of the Python face."""
+"""The schema of a configuration file; its keys are the parameter names of the Python API."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 
-from crew.settings import URL_HINT, is_http_url
+from crew.agents.agent import HandoffMode
+from crew.history.policies.head_tail import HeadTail
+from crew.interfaces import (
+    Chunked,
+    CompressionStrategy,
+    FromTimestamp,
+    LastNMessages,
+    WholeHistory,
+    WholeHistoryMultipleSystemMessages,
+)
+from crew.runs.parameters import Limits, RequestParameters
+from crew.settings import (
+    Accepts,
+    NonNegativeInt,
+    PositiveInt,
+    Seconds,
+    in_plain_words,
+    plain_error,
+    read_options,
+    read_settings,
+)
+from crew.telemetry.setup import TelemetrySettings
+from crew.validation.validator import InputValidator
 
 
 class Section(BaseModel):
-    """A part of the file: unknown keys are refused, and a text is not a number."""
+    """A mapping in the file. Unknown keys are refused, and values are not converted: "25" is not a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain_errors(cls, value: object, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return validate(value)
+        except ValidationError as error:
+            raise in_plain_words(error, list(cls.model_fields)) from error
+
 
 class PolicySection(Section):
-    """A history policy with its options."""
+    """A history policy, by its name or with its options."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     name: str
 
-
-class LimitSettings(Section):
-    """The bounds of a run."""
-
-    rounds: int | None = Field(default=200, ge=0)
-    handoffs: int | None = Field(default=20, ge=0)
-    tool_calls_per_turn: int = Field(default=16, ge=1)
-    tokens: int | None = Field(default=None, ge=0)
-    cost_usd: float | None = Field(default=None, ge=0)
-    seconds: float | None = Field(default=None, ge=0)
-
-
-class ValidatorSettings(Section):
-    """What may come in."""
-
-    max_query_chars: int = Field(default=10_000, ge=1)
-    max_history_messages: int = Field(default=1_000, ge=0)
-    max_message_chars: int = Field(default=100_000, ge=1)
-    tool_pairs: Literal["repair", "refuse"] = "repair"
-
-
-class TelemetrySettings(Section):
-    """Where traces, metrics and logs go."""
-
-    otlp_endpoint: str | None = None
-    service_name: str | None = None
-    console: bool = False
-    sample_ratio: float | None = Field(default=None, ge=0, le=1)
-    capture_content: bool | None = None
-    logs: Literal["off", "console", "json"] = "off"
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    metrics: Literal["otlp", "off"] = "otlp"
-
-    @field_validator("logs", "metrics", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _off(cls, given: Any) -> Any:
-        """YAML reads an `off` without quotes as false."""
-        return "off" if given is False else given
-
-    @field_validator("otlp_endpoint")
-    @classmethod
-    def _address(cls, given: str | None) -> str | None:
-        if given is not None and not is_http_url(given):
-            raise PydanticCustomError("address", URL_HINT)
-
-        return given
+    def _from_name(cls, value: object) -> object:
+        return {"name": value} if isinstance(value, str) else value
 
 
-class ConversationSection(Section):
-    """A bounded conversation by its head and tail: the options of the policy `head_tail`."""
-
-    max_messages: int = Field(default=100, ge=0)
-    preserve_first_n: int = Field(default=1, ge=0)
-    preserve_last_n: int = Field(default=20, ge=0)
-    prune_to: int | None = Field(default=None, ge=1)
-    summarize_on_trim: bool = False
-    summarizer: str | None = None
+def _read_conversation(value: object) -> dict[str, Any]:
+    """The options of the policy `head_tail`."""
+    return read_options(HeadTail, value, summarizer=str | None)
 
 
 class ExecutionSection(Section):
-    """Names that other frameworks use for the same things."""
+    """Names that other frameworks use for settings of Crew."""
 
-    max_conversation_messages: int | None = Field(default=None, ge=0)
-    conversation: ConversationSection | None = None
-    max_iterations: int | None = Field(default=None, ge=1)
-
-
-class StrategySettings(Section):
-    """How a history is compressed before a model is asked; `n`, `size` and `time` where the strategy has them."""
-
-    name: Literal[
-        "whole_history", "last_n_messages", "chunked", "from_timestamp", "whole_history_multiple_system_messages"
-    ]
-    n: int | None = Field(default=None, ge=0)
-    size: int | None = Field(default=None, ge=1)
-    time: float | None = None
+    max_conversation_messages: NonNegativeInt | None = None
+    conversation: Annotated[dict[str, Any], PlainValidator(_read_conversation)] | None = None
+    max_iterations: PositiveInt | None = None
 
 
-class ParameterSettings(Section):
-    """What every request of a run is told, unless the run says otherwise."""
+_STRATEGIES: dict[object, type[CompressionStrategy]] = {
+    "whole_history": WholeHistory,
+    "last_n_messages": LastNMessages,
+    "chunked": Chunked,
+    "from_timestamp": FromTimestamp,
+    "whole_history_multiple_system_messages": WholeHistoryMultipleSystemMessages,
+}
 
-    compression_strategy: StrategySettings | None = None
-    max_history_size: int | None = Field(default=None, ge=1)
-    max_tokens: int | None = Field(default=None, ge=1)
-    enable_token_caching: bool = True
+
+def _read_strategy(value: object) -> CompressionStrategy:
+    if not isinstance(value, Mapping) or value.get("name") not in _STRATEGIES:
+        problem = f"must be a mapping whose name is one of {', '.join(map(repr, _STRATEGIES))}, not {value!r}"
+        raise plain_error("compression_strategy", problem, value)
+
+    options = {"kind" if key == "name" else key: option for key, option in value.items()}
+    return read_settings(_STRATEGIES[value["name"]], options)
+
+
+def _read_parameters(value: object) -> RequestParameters:
+    strategy = Annotated[CompressionStrategy, PlainValidator(_read_strategy)] | None
+    return read_settings(RequestParameters, value, compression_strategy=strategy)
 
 
 class RouteSection(Section):
-    """A signal and where it leads; no target ends the run."""
+    """A signal and its target; without a target, the signal ends the run."""
 
     signal: str
     to: str | None = None
 
 
 class HandoffSection(Section):
-    """An agent or group that the work may be handed to."""
+    """An agent or group that the agent can transfer to, by its name or with options."""
 
     to: str
-    history: Literal["full", "text_only", "last", "none"] = "full"
+    history: HandoffMode = "full"
     payload: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: object) -> object:
+        return {"to": value} if isinstance(value, str) else value
 
 
 class AgentSection(Section):
-    """An agent; tools and pydantic models are written as `module:name`."""
+    """An agent. Tools and pydantic models are written as `module:name`."""
 
     instructions: str = ""
     model: str
     backup: str | None = None
     description: str = ""
     tools: list[str] = []
-    handoffs: list[str | HandoffSection] = []
+    handoffs: list[HandoffSection] = []
     routes: list[RouteSection] = []
     then: str | None = None
     wait_for_signal: bool = False
-    history: str | PolicySection | None = None
-    max_input_tokens: int | None = Field(default=None, ge=1)
+    history: PolicySection | None = None
+    max_input_tokens: PositiveInt | None = None
     sanitize_output: bool | None = None
     output: str | None = None
     settings: dict[str, Any] = {}
@@ -148,13 +146,16 @@ class GroupSection(Section):
 
     branches: list[str]
     then: str | None = None
-    on_error: Literal["collect", "fail_fast", "first_success"] | int = "collect"
-    timeout: float | None = Field(default=None, gt=0)
-    max_concurrency: int | None = Field(default=None, ge=1)
+    on_error: Annotated[
+        Literal["collect", "fail_fast", "first_success"] | int,
+        Accepts("'collect', 'fail_fast', 'first_success' or a number of branches"),
+    ] = "collect"
+    timeout: Seconds | None = None
+    max_concurrency: PositiveInt | None = None
 
 
 class CrewSection(Section):
-    """A whole crew; who begins is the entry, or the first agent."""
+    """A crew. `entry` names the agent or group that starts; default: the first agent."""
 
     agents: dict[str, AgentSection]
     groups: dict[str, GroupSection] = {}
@@ -164,41 +165,14 @@ class CrewSection(Section):
 class ConfigFile(Section):
     """The whole file."""
 
-    max_messages_per_request: int | None = Field(default=None, ge=1)
-    prune_to: int | None = Field(default=None, ge=1)
-    history: str | PolicySection | None = None
-    max_input_tokens: int | None = Field(default=None, ge=1)
+    max_messages_per_request: PositiveInt | None = None
+    prune_to: PositiveInt | None = None
+    history: PolicySection | None = None
+    max_input_tokens: PositiveInt | None = None
     sanitize_output: bool = False
-    limits: LimitSettings = LimitSettings()
-    parameters: ParameterSettings = ParameterSettings()
-    validator: ValidatorSettings = ValidatorSettings()
-    telemetry: TelemetrySettings | None = None
+    limits: Annotated[Limits, PlainValidator(partial(read_settings, Limits))] = Limits()
+    parameters: Annotated[RequestParameters, PlainValidator(_read_parameters)] = RequestParameters()
+    validator: Annotated[InputValidator, PlainValidator(partial(read_settings, InputValidator))] = InputValidator()
+    telemetry: Annotated[TelemetrySettings, PlainValidator(partial(read_settings, TelemetrySettings))] | None = None
     execution: ExecutionSection = ExecutionSection()
     crews: dict[str, CrewSection] = {}
-
-
-def known_keys(place: tuple[str | int, ...]) -> list[str]:
-    """The keys that the file may have at this place."""
-    kind: Any = ConfigFile
-
-    for part in place:
-        kind = _nested_type(kind, part)
-
-    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
-
-
-def _nested_type(kind: Any, part: str | int) -> Any:
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        field = kind.model_fields.get(str(part))
-        return _section_type(field.annotation) if field else None
-
-    return _section_type(get_args(kind)[-1]) if get_args(kind) else kind
-
-
-def _section_type(annotation: Any) -> Any:
-    """The section within an optional, a list or a dict of it."""
-    for option in get_args(annotation):
-        if isinstance(option, type) and issubclass(option, Section):
-            return option if getattr(annotation, "__origin__", None) is not dict else annotation
-
-    return annotation

@@ -12,8 +12,9 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from crew.config.file_schema import ConfigFile, known_keys
-from crew.errors import ConfigError, suggest
+from crew.config.file_schema import ConfigFile
+from crew.errors import ConfigError
+from crew.settings import problem_text
 
 _ENVIRONMENT_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _MAX_BYTES = 1_000_000
@@ -133,20 +134,8 @@ class _NodeReader:
         return value
 
     def describe_error(self, found: ErrorDetails) -> str:
-        """What pydantic found, with its place in the file and the nearest valid name."""
-        place = tuple(part for part in found["loc"])
-        words = found["msg"]
-
-        if found["type"] == "extra_forbidden":
-            known = known_keys(place[:-1])
-            words = f"unknown key. {suggest(str(place[-1]), known)}"
-        elif found["type"] == "model_type":
-            known = known_keys(place)
-            words = f"must hold keys{f' such as {known[0]}' if known else ''}, not {found['input']!r}"
-        elif found["type"] != "missing":
-            words = f"{words}, not {found['input']!r}"
-
-        return f"{self._location(self._nearest_mark(place))}: {'.'.join(map(str, place))}: {words}"
+        """A problem that pydantic found, with its place in the file."""
+        return f"{self._location(self._nearest_mark(found['loc']))}: {problem_text(found)}"
 
     def _nearest_mark(self, place: Place) -> yaml.Mark | None:
         while place and place not in self._marks:

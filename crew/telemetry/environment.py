@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
-from crew.settings import URL_HINT, is_http_url
+from crew.settings import HttpUrl, value_problems
 from crew.telemetry.names import CAPTURE_VARIABLE
 
 EXPORTERS = ("otlp", "console", "none")
@@ -41,8 +41,8 @@ def endpoint_problems(signal: Signal, environment: Mapping[str, str] = os.enviro
     """Why nothing can be sent where the standard variables say."""
     found = otlp_endpoint(signal, environment)
 
-    if found and not is_http_url(found[1]):
-        yield f"{found[0]} {URL_HINT}, not {found[1]!r}"
+    if found:
+        yield from value_problems(HttpUrl, {found[0]: found[1]})
 
 
 def unsupported_requests(

@@ -13,10 +13,11 @@ from weakref import WeakKeyDictionary
 
 from crew.agents.crew import Crew
 from crew.engine.concurrency import run_in_daemon_thread
-from crew.errors import ConfigError, describe
+from crew.errors import DefinitionError, describe
 from crew.runs.state import RunState
 from crew.secrets.patterns import redact
 from crew.secrets.registry import CURRENT_SECRETS, PROCESS_SECRETS, SecretRegistry, environment_keys, register_keys
+from crew.settings import value_problems
 from crew.telemetry import names
 from crew.telemetry.environment import content_capture_enabled
 from crew.telemetry.logs import add_null_handler, bind_logger, has_listeners
@@ -42,8 +43,9 @@ class Telemetry:
     def __init__(
         self, *, tracer_provider: Any = None, meter_provider: Any = None, capture_content: bool | None = None
     ) -> None:
-        if capture_content is not None and not isinstance(capture_content, bool):
-            raise ConfigError("telemetry", f"capture_content must be True, False or None, not {capture_content!r}")
+        # A string such as "false" is truthy, and would export message contents.
+        if problems := value_problems(bool | None, {"capture_content": capture_content}):
+            raise DefinitionError("Telemetry", problems)
 
         self._tracer_provider, self._meter_provider = tracer_provider, meter_provider
         self.capture_content = content_capture_enabled() if capture_content is None else capture_content

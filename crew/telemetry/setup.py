@@ -3,64 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
-from crew.errors import ConfigError, suggest
-from crew.settings import URL_HINT, is_http_url
+from pydantic import Field
+
+from crew.errors import ConfigError, DefinitionError
+from crew.settings import Accepts, HttpUrl, Ratio, setting_problems, value_problems
 from crew.telemetry.environment import Signal, endpoint_problems, requested_exporters, unsupported_requests
 from crew.telemetry.executor_telemetry import Telemetry
 from crew.telemetry.export import create_meter_provider, create_tracer_provider
 from crew.telemetry.logs import attach_handler, detach_handler, warn
 
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-CHOICES = {"logs": ("off", "console", "json"), "metrics": ("otlp", "off"), "scope": ("crew", "global")}
+LogLevel = Annotated[str, Field(pattern="^(?i:debug|info|warning|error)$"), Accepts("DEBUG, INFO, WARNING or ERROR")]
+Scope = Literal["crew", "global"]
 
 
-def check(given: Mapping[str, Any]) -> None:
-    """Refuse arguments of `configure` that say nothing, or something else than was meant."""
-    if problems := [*_addresses(given), *_numbers(given), *_switches(given), *_choices(given)]:
-        raise ConfigError("telemetry", problems)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetrySettings:
+    """Where traces, metrics and logs go; `configure` checks and applies them."""
 
-
-def _addresses(given: Mapping[str, Any]) -> Iterator[str]:
-    endpoint, service = given["otlp_endpoint"], given["service_name"]
-
-    if endpoint is not None and not is_http_url(endpoint):
-        yield f"otlp_endpoint {URL_HINT}, not {endpoint!r}"
-
-    if service is not None and not isinstance(service, str):
-        yield f"service_name must be a text, not {service!r}"
-
-
-def _numbers(given: Mapping[str, Any]) -> Iterator[str]:
-    ratio = given["sample_ratio"]
-    is_number = isinstance(ratio, int | float) and not isinstance(ratio, bool)
-
-    if ratio is not None and not (is_number and 0 <= ratio <= 1):
-        yield f"sample_ratio must be a number from 0 to 1, not {ratio!r}"
-
-
-def _switches(given: Mapping[str, Any]) -> Iterator[str]:
-    console, capture = given["console"], given["capture_content"]
-
-    if not isinstance(console, bool):
-        yield f"console must be True or False, not {console!r}"
-
-    # A text such as "false" is true, and would send out everything that was said.
-    if capture is not None and not isinstance(capture, bool):
-        yield f"capture_content must be True, False or None, not {capture!r}"
-
-
-def _choices(given: Mapping[str, Any]) -> Iterator[str]:
-    for name, known in CHOICES.items():
-        if given[name] not in known:
-            yield f"{name} can't be {given[name]!r}. {suggest(str(given[name]), known)}"
-
-    level = given["log_level"]
-
-    if not isinstance(level, str) or level.upper() not in LEVELS:
-        yield f"log_level must be DEBUG, INFO, WARNING or ERROR, not {level!r}"
+    otlp_endpoint: HttpUrl | None = None
+    service_name: str | None = None
+    console: bool = False
+    sample_ratio: Ratio | None = None
+    capture_content: bool | None = None
+    logs: Literal["off", "console", "json"] = "off"
+    log_level: LogLevel = "INFO"
+    metrics: Literal["otlp", "off"] = "otlp"
 
 
 class _ProcessTelemetry:
@@ -68,7 +39,7 @@ class _ProcessTelemetry:
 
     configured: Telemetry | None = None
     found: Telemetry | None = None
-    by_settings: ClassVar[dict[tuple[tuple[str, Any], ...], Telemetry]] = {}
+    by_settings: ClassVar[dict[TelemetrySettings, Telemetry]] = {}
 
 
 def configure(
@@ -83,7 +54,7 @@ def configure(
     metrics: Literal["otlp", "off"] = "otlp",
     tracer_provider: Any = None,
     meter_provider: Any = None,
-    scope: Literal["crew", "global"] = "crew",
+    scope: Scope = "crew",
 ) -> Telemetry:
     """Turn telemetry on for all executors of this process that were not given one of their own.
 
@@ -91,7 +62,20 @@ def configure(
     handed in. `console` prints lines for people to stderr, as `logs="console"` does; `logs="json"` prints JSON.
     `scope="global"` also makes the providers OpenTelemetry's global ones, for other libraries.
     """
-    check(locals())
+    settings = TelemetrySettings(
+        otlp_endpoint=otlp_endpoint,
+        service_name=service_name,
+        console=console,
+        sample_ratio=sample_ratio,
+        capture_content=capture_content,
+        logs=logs,
+        log_level=log_level,
+        metrics=metrics,
+    )
+
+    if problems := [*setting_problems(settings), *value_problems(Scope, {"scope": scope})]:
+        raise DefinitionError("telemetry", problems)
+
     ours: list[Signal] = ["traces"] if tracer_provider is None else []
     ours += ["metrics"] if meter_provider is None and metrics == "otlp" else []
     made = _create_providers(ours, otlp_endpoint, service_name, sample_ratio)
@@ -111,14 +95,12 @@ def configure(
     return telemetry
 
 
-def telemetry_from_settings(block: Mapping[str, Any]) -> Telemetry:
-    """What a block of a configuration file asks for; the same block is set up once, however often it is read."""
-    key = tuple(sorted(block.items()))
+def telemetry_from_settings(settings: TelemetrySettings) -> Telemetry:
+    """The telemetry that a configuration file describes; equal settings are set up once per process."""
+    if settings not in _ProcessTelemetry.by_settings:
+        _ProcessTelemetry.by_settings[settings] = configure(**asdict(settings))
 
-    if key not in _ProcessTelemetry.by_settings:
-        _ProcessTelemetry.by_settings[key] = configure(**block)
-
-    return _ProcessTelemetry.by_settings[key]
+    return _ProcessTelemetry.by_settings[settings]
 
 
 def reset() -> None:

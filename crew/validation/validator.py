@@ -10,6 +10,7 @@ from typing import Any, Literal
 from crew.errors import InvalidInput, Violation
 from crew.message_rules.validate import validate
 from crew.messages import AssistantMessage, Message, ToolMessage
+from crew.settings import NonNegativeInt, PositiveInt, check_settings
 from crew.validation.message_import import import_messages, merge_tool_messages
 
 AGENT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -105,10 +106,13 @@ _PAIRING = ("unanswered_call", "orphan_result", "duplicate_result", "duplicate_c
 class InputValidator:
     """What an executor accepts. `tool_pairs` says whether broken pairs of calls and results are mended or refused."""
 
-    max_query_chars: int = 10_000
-    max_history_messages: int = 1_000
-    max_message_chars: int = 100_000
+    max_query_chars: PositiveInt = 10_000
+    max_history_messages: NonNegativeInt = 1_000
+    max_message_chars: PositiveInt = 100_000
     tool_pairs: Literal["repair", "refuse"] = "repair"
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def check(
         self, query: object, *, history: Sequence[Any] = (), agent: object = None, run_id: object = None

@@ -174,7 +174,7 @@ def test_a_file_that_ends_the_process_is_told(tmp_path: Path, capsys: pytest.Cap
         (["--config", ""], "the file can't be read"),
         (["--config", "nowhere.yaml"], "nowhere.yaml: the file can't be read"),
         (["--max-messages", "0"], "max_messages_per_request must be a positive integer such as 50, not 0"),
-        (["--rounds", "-1"], "rounds must be 0, a positive integer or None, not -1"),
+        (["--rounds", "-1"], "rounds must be 0 or a positive integer, not -1"),
     ],
 )
 def test_an_option_that_can_not_be_is_wrong_usage(

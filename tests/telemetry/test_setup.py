@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from crew import Agent, CrewExecutor, ScriptedProvider
-from crew.errors import ConfigError
+from crew.errors import DefinitionError
 from crew.telemetry import Telemetry, configure, current_telemetry, environment, reset
 
 ROOT = Path(__file__).parents[2]
@@ -221,8 +221,8 @@ async def test_several_exporters_may_be_named(receiver: Receiver) -> None:
         (
             {"OTEL_EXPORTER_OTLP_ENDPOINT": "localhost:4318"},
             (
-                "the OTEL_* variables ask for exporting, which is not possible: OTEL_EXPORTER_OTLP_ENDPOINT must be an "
-                "address such as http://127.0.0.1:4318, not 'localhost:4318'"
+                "the OTEL_* variables ask for exporting, which is not possible: OTEL_EXPORTER_OTLP_ENDPOINT must be a "
+                "URL such as http://127.0.0.1:4318, not 'localhost:4318'"
             ),
         ),
         (
@@ -285,19 +285,19 @@ def test_what_is_wrong_is_said_all_at_once() -> None:
         "log_level": 10,
     }
 
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(DefinitionError) as raised:
         configure(**wrong)
 
     assert raised.value.problems == (
-        "otlp_endpoint must be an address such as http://127.0.0.1:4318, not 4318",
-        "service_name must be a text, not 5",
+        "otlp_endpoint must be a URL such as http://127.0.0.1:4318, not 4318",
+        "service_name must be a string, not 5",
+        "console must be true or false, not 'no'",
         "sample_ratio must be a number from 0 to 1, not '0.5'",
-        "console must be True or False, not 'no'",
-        "capture_content must be True, False or None, not 'false'",
-        "logs can't be 'jsn'. Did you mean 'json'?",
-        "metrics can't be 'on'. There is: off, otlp.",
-        "scope can't be 'all'. There is: crew, global.",
+        "capture_content must be true or false, not 'false'",
+        "logs must be 'off', 'console' or 'json', not 'jsn'",
         "log_level must be DEBUG, INFO, WARNING or ERROR, not 10",
+        "metrics must be 'otlp' or 'off', not 'on'",
+        "scope must be 'crew' or 'global', not 'all'",
     )
 
 
@@ -306,13 +306,13 @@ def test_what_is_wrong_is_said_all_at_once() -> None:
 )
 def test_what_is_no_address_is_refused(given: str) -> None:
     """Before the first batch is lost."""
-    with pytest.raises(ConfigError, match="otlp_endpoint must be an address"):
+    with pytest.raises(DefinitionError, match="otlp_endpoint must be a URL"):
         configure(otlp_endpoint=given)
 
 
 def test_content_is_not_let_out_by_a_text_that_says_false() -> None:
     """Any text is true, so none is taken."""
-    with pytest.raises(ConfigError, match="capture_content must be True, False or None, not 'false'"):
+    with pytest.raises(DefinitionError, match="capture_content must be true or false, not 'false'"):
         Telemetry(capture_content="false")  # type: ignore[arg-type]
 
 

@@ -72,10 +72,13 @@ class Waits:
         (lambda: Agent("a", model=MODEL, routes=any_({"[B]": "b"})), "routes must be a list, not dict"),
         (lambda: Agent("a", model=MODEL, instructions=any_(5)), "instructions must be a text, not 5"),
         (lambda: RequestParameters(compression_strategy=any_(WholeHistory)), "compression_strategy must be"),
-        (lambda: RequestParameters(compression_strategy=Chunked(0)), "compression_strategy .*not Chunked.size=0"),
+        (
+            lambda: RequestParameters(compression_strategy=Chunked(0)),
+            "compression_strategy.size must be a positive integer .*not 0",
+        ),
         (
             lambda: RequestParameters(compression_strategy=LastNMessages(any_("3"))),
-            "not LastNMessages.n='3'",
+            "compression_strategy.n must be 0 or a positive integer, not '3'",
         ),
     ],
 )
