@@ -1,31 +1,31 @@
-"""The error tree: each error holds its facts as attributes and says in one sentence what to do.
+"""The exceptions that Crew raises; each one holds its facts as typed attributes.
 
 CrewError
-├── DefinitionError          a crew, agent, tool or executor was put together wrongly (all problems at once)
-├── ConfigError              config.yaml does not say what it must
-├── InvalidInput             what was handed to a run is refused (all violations at once)
-├── StoreError
-│   ├── RunExists            this run id is taken
-│   ├── UnknownRun           the store holds no such run
-│   └── RunConflict          somebody else carried this run on
-├── RunActive                the run is under way in this executor
-├── UnknownPause             an answer for a pause that is not pending
-├── ProviderError            a model could not be asked, or its answer not be used
-│   ├── RequestRejected      400: the request itself is refused
-│   │   └── ContextTooLong   … because it outgrew the model's window
-│   ├── AuthenticationFailed 401, 403, or no key at all
-│   ├── QuotaExceeded        the account has nothing left to spend
-│   ├── ContentRefused       the provider's content filter
-│   ├── MalformedReply       an answer that is not one
+├── DefinitionError          a crew, agent, tool or executor is defined wrongly (lists all problems)
+├── ConfigError              a configuration file is invalid (lists all problems)
+├── InvalidInput             the input, history or answers of a run are invalid (lists all violations)
+├── StoreError               the store can't save or load a run
+│   ├── RunExists            the run id is already in use
+│   ├── UnknownRun           the store has no unfinished run with this id
+│   └── RunConflict          another process already resumed or cancelled the run
+├── RunActive                this executor is already running the run
+├── UnknownPause             the run has no pending pause with this id
+├── ProviderError            a model request failed, or its reply is unusable
+│   ├── RequestRejected      400: the provider rejects the request
+│   │   └── ContextTooLong   the request exceeds the model's context window
+│   ├── AuthenticationFailed 401, 403, or no API key
+│   ├── QuotaExceeded        the account's quota or credit is used up
+│   ├── ContentRefused       the provider's content filter blocked the request or the reply
+│   ├── MalformedReply       the reply can't be parsed
 │   ├── ScriptExhausted      a scripted provider has no reply left
-│   └── Unavailable          worth trying again: network, 5xx, time-out
+│   └── Unavailable          temporary, can be retried: network error, timeout, 5xx
 │       ├── RateLimited      429
 │       └── Overloaded       529
-└── RunError                 a run stopped; `.result` holds everything so far
-    ├── ContextOverflow      the mandatory part alone is too large
-    ├── CompressionFailed    an explicit compression came to nothing
-    ├── OutputInvalid        the reply does not fit the agent's output type
-    └── BranchesFailed       a parallel group did not come to what its policy asks for
+└── RunError                 a run failed; `.result` holds its history, transcript and usage so far
+    ├── ContextOverflow      the messages that must be sent exceed the limit
+    ├── CompressionFailed    a compression request produced no usable summary
+    ├── OutputInvalid        the reply does not match the agent's output type
+    └── BranchesFailed       a parallel group did not meet its `on_error` policy
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 
 class CrewError(Exception):
-    """Whatever this package raises on purpose."""
+    """Base class of all errors that Crew raises."""
 
 
 def describe(error: BaseException) -> str:
-    """An error in words, even where its own `__str__` fails."""
+    """The error's type and message; works even if its `__str__` raises."""
     try:
-        words = str(error).strip()
-    except Exception:  # a foreign error's __str__ may do anything; what it hides must not hide the error
-        words = "(its message can't be read)"
+        text = str(error).strip()
+    except Exception:  # the __str__ of a user's exception may raise anything
+        text = "(the error message can't be read: __str__ raised)"
 
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
-    """A hint with the nearest of the names, or with all of them."""
+    """A hint that lists the closest matches among the names, or all names if none is close."""
     known = sorted(names)
     close = get_close_matches(name, known, n=3, cutoff=0.5)
 
     if close:
         return f"Did you mean {' or '.join(repr(n) for n in close)}?"
 
-    return f"There is: {', '.join(known[:20])}." if known else "There is none."
+    return f"Available: {', '.join(known[:20])}." if known else "None are available."
 
 
 def _list_problems(subject: str, problems: Sequence[str]) -> str:
@@ -69,7 +69,7 @@ def _list_problems(subject: str, problems: Sequence[str]) -> str:
 
 
 class DefinitionError(CrewError):
-    """Something was put together wrongly; every problem is named."""
+    """A crew, agent, tool or executor is defined wrongly; `problems` lists everything that is wrong."""
 
     def __init__(self, subject: str, problems: str | Sequence[str]) -> None:
         self.subject = subject
@@ -78,7 +78,7 @@ class DefinitionError(CrewError):
 
 
 class ConfigError(CrewError):
-    """A configuration file is refused; every problem is named with its place."""
+    """A configuration file is invalid; `problems` lists everything that is wrong, with its location."""
 
     def __init__(self, path: str, problems: str | Sequence[str]) -> None:
         self.path = path
@@ -88,28 +88,28 @@ class ConfigError(CrewError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """One thing that is wrong with an input or a history: where, what, and what would be accepted."""
+    """One rule that an input or a history breaks: the offending value, its position, and the accepted limit."""
 
     rule: str
     text: str
     index: int | None = None
-    value: Any = None
-    limit: Any = None
+    value: object = None
+    limit: object = None
 
     def __str__(self) -> str:
         return self.text
 
 
 class InvalidInput(CrewError):
-    """What was handed in is refused; every violation is named, and nothing was changed."""
+    """The input, history or answers are invalid; `violations` lists every broken rule, and the run is unchanged."""
 
     def __init__(self, violations: Sequence[Violation]) -> None:
         self.violations = tuple(violations)
-        super().__init__(_list_problems("The input is refused", [violation.text for violation in self.violations]))
+        super().__init__(_list_problems("Invalid input", [violation.text for violation in self.violations]))
 
 
 class StoreError(CrewError):
-    """A run could not be stored or found."""
+    """The store can't save or load a run."""
 
     def __init__(self, run_id: str, text: str) -> None:
         self.run_id = run_id
@@ -117,53 +117,64 @@ class StoreError(CrewError):
 
 
 class RunExists(StoreError):
-    """A run id is used once."""
+    """The run id is already in use."""
 
     def __init__(self, run_id: str) -> None:
-        super().__init__(run_id, f"There is a run {run_id!r} already: leave run_id out, or choose another.")
+        super().__init__(run_id, f"Run {run_id!r} already exists: omit run_id, or choose another one.")
 
 
 class UnknownRun(StoreError):
-    """No run under this id: it never was, or it has finished."""
+    """The store has no unfinished run with this id."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(
-            run_id, f"The store holds no run {run_id!r}: it is unknown, or it has finished and can't be carried on."
+            run_id, f"The store has no unfinished run {run_id!r}: the id is unknown, or the run has already finished."
         )
 
 
 class RunConflict(StoreError):
-    """Two carried the same run on; the second one's step was not stored."""
+    """Another process changed the run in the meantime; this step was not stored."""
 
     def __init__(self, run_id: str, expected: int, found: int) -> None:
         self.expected, self.found = expected, found
         super().__init__(
             run_id,
-            f"Run {run_id!r} is at version {found}, not {expected}: somebody else carried it on. Load it again.",
+            f"Another process already resumed or cancelled this run. "
+            f"Run {run_id!r} is at version {found}, expected {expected}; load it again.",
         )
 
 
 class RunActive(CrewError):
-    """The run is under way here."""
+    """This executor is already running the run."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        super().__init__(f"Run {run_id!r} is under way in this executor: wait for it, or cancel it first.")
+        super().__init__(f"Run {run_id!r} is already running in this executor: wait until it ends, or cancel it first.")
 
 
 class UnknownPause(CrewError):
-    """An answer that nothing waits for."""
+    """The run has no pending pause with this id."""
 
     def __init__(self, run_id: str, unknown: Sequence[str], pending: Sequence[str]) -> None:
         self.run_id, self.unknown, self.pending = run_id, tuple(unknown), tuple(pending)
-        waiting = ", ".join(repr(p) for p in pending) or "none"
+        expected = ", ".join(map(repr, pending)) or "none"
         super().__init__(
-            f"Run {run_id!r} does not wait for {', '.join(map(repr, unknown))}; its pending pauses are: {waiting}."
+            f"Run {run_id!r} has no pending pause {', '.join(map(repr, unknown))}. Pending pauses: {expected}."
         )
 
 
+class ProviderFacts(TypedDict, total=False):
+    """The keyword arguments that every `ProviderError` accepts."""
+
+    provider: str
+    model: str
+    status: int | None
+    request_id: str
+    retry_after: float | None
+
+
 class ProviderError(CrewError):
-    """A model could not be asked, or its answer not be used."""
+    """A model request failed, or its reply is unusable."""
 
     def __init__(
         self,
@@ -181,31 +192,31 @@ class ProviderError(CrewError):
 
 
 class RequestRejected(ProviderError):
-    """The provider refuses the request itself; the same one would be refused again."""
+    """The provider rejects the request; retrying the same request does not help."""
 
 
 class ContextTooLong(RequestRejected):
-    """The request outgrew the model's window."""
+    """The request exceeds the model's context window of `maximum` tokens, if the provider reports that number."""
 
-    def __init__(self, text: str, *, maximum: int | None = None, **facts: Any) -> None:
+    def __init__(self, text: str, *, maximum: int | None = None, **facts: Unpack[ProviderFacts]) -> None:
         self.maximum = maximum
         super().__init__(text, **facts)
 
 
 class AuthenticationFailed(ProviderError):
-    """No key, or not the right one."""
+    """The API key is missing, invalid, or lacks permission."""
 
 
 class QuotaExceeded(ProviderError):
-    """The account's quota, credit or spend limit is used up: waiting does not help."""
+    """The account's quota, credit or spend limit is used up; retrying does not help."""
 
 
 class ContentRefused(ProviderError):
-    """The provider's content filter stopped the request or the reply."""
+    """The provider's content filter blocked the request or the reply."""
 
 
 class MalformedReply(ProviderError):
-    """The answer is not one: no choice, broken JSON, a page of HTML."""
+    """The reply can't be parsed: no choices, invalid JSON, an HTML page."""
 
 
 class ScriptExhausted(ProviderError):
@@ -213,41 +224,41 @@ class ScriptExhausted(ProviderError):
 
 
 class Unavailable(ProviderError):
-    """Not now: network, time-out, 5xx. Worth trying again."""
+    """A temporary failure that can be retried: network error, timeout, 5xx."""
 
 
 class RateLimited(Unavailable):
-    """Too many requests."""
+    """The provider received too many requests (429)."""
 
 
 class Overloaded(Unavailable):
-    """The provider has more work than it can do."""
+    """The provider is overloaded (529)."""
 
 
 class RunError(CrewError):
-    """A run stopped. `result` holds everything so far, where there was a run."""
+    """A run failed. `result` is its `RunResult` so far, or None if the run had not started."""
 
     def __init__(self, text: str, *, result: Any = None) -> None:
-        self.result = result
+        self.result = result  # a RunResult, which this module can't import
         super().__init__(text)
 
 
 class ContextOverflow(RunError):
-    """What must be in the request is larger than the request may be; `items` says what it is made of."""
+    """The messages that must be sent exceed `limit`; `items` holds the name and size of each part."""
 
     def __init__(self, text: str, *, limit: int, items: Sequence[tuple[str, int]] = (), result: Any = None) -> None:
         self.limit, self.items = limit, tuple(items)
         parts = "; ".join(f"{name}: {size}" for name, size in self.items)
-        super().__init__(f"{text} It is made of {parts}." if parts else text, result=result)
+        super().__init__(f"{text} Parts: {parts}." if parts else text, result=result)
 
 
 class CompressionFailed(RunError):
-    """A compression that was asked for came to nothing; the history is as it was."""
+    """A compression request produced no usable summary; the history is unchanged."""
 
 
 class OutputInvalid(RunError):
-    """The reply does not fit the agent's output type, and one repair round did not help."""
+    """The reply does not match the agent's output type, even after one retry."""
 
 
 class BranchesFailed(RunError):
-    """A parallel group did not come to what its policy asks for."""
+    """A parallel group did not meet its `on_error` policy."""

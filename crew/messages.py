@@ -1,4 +1,4 @@
-"""The values that a conversation is made of: frozen, with an id and a time, never changed once born."""
+"""Message types, the manifest of a request, token usage, and the append-only transcript; all are immutable values."""
 
 from __future__ import annotations
 
@@ -10,12 +10,96 @@ from typing import Annotated, Any, Literal, Self, overload
 from pydantic import Discriminator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+OMITTED = "[Omitted]"
+SUMMARY_HEADING = "[Conversation Summary]"
+
+Origin = Literal["user", "route", "then", "branch", "join", "answer", "marker", "output"]
+"""The source of a user message: the user, an answer to a pause, or the framework (route, then, branch, …)."""
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates, which can't be encoded as UTF-8, by U+FFFD."""
+    return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
+
+
+class HasCache:
+    """A private cache on a message, used for rendered forms; equality and serialization ignore it."""
+
+    __slots__ = ("_cache",)
+    _cache: dict[str, Any]
+
+    def cache(self) -> dict[str, Any]:
+        """The cache, created on first use; its keys are set by the modules that store values in it."""
+        try:
+            cache = self._cache
+        except AttributeError:
+            cache = {}
+            object.__setattr__(self, "_cache", cache)  # the subclasses are frozen
+
+        return cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """An image in a user message: a URL, or base64 data with its media type."""
+
+    url: str = ""
+    data: str = ""
+    media_type: str = "image/png"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A tool call that the model requested; `arguments` is the JSON text exactly as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str = "{}"
+
+
+def replace_surrogates_in_call(call: ToolCall) -> ToolCall:
+    """Replace lone surrogates in the id, name and arguments of a call."""
+    if call.id.isascii() and call.name.isascii() and call.arguments.isascii():
+        return call
+
+    return replace(
+        call,
+        id=replace_surrogates(call.id),
+        name=replace_surrogates(call.name),
+        arguments=replace_surrogates(call.arguments),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """The result of one tool call, as the text that is sent to the model."""
+
+    call_id: str
+    text: str
+    name: str = ""
+    outcome: Literal["ok", "error"] = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderData:
+    """Opaque parts of a reply (thinking, reasoning items); sent back only to the provider and model that wrote them.
+
+    An item that belongs to a tool call has its id under `call_id`, so that both are removed together.
+    """
+
+    provider: str
+    model: str
+    items: tuple[dict[str, Any], ...] = ()
+
+
 Disposition = Literal["kept", "masked", "text_only", "marker", "summarised", "evicted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestLine:
-    """One message of a request, or one that left it: what became of it, by which rule, and its estimated tokens."""
+    """One message of a request, or one that was removed from it: its treatment, the rule applied, and its tokens."""
 
     id: str
     disposition: Disposition
@@ -25,12 +109,13 @@ class ManifestLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One request, told as the change since this agent's request before it.
+    """What one request contained, stored as the difference from the same agent's previous request.
 
-    The first `same` messages are those of the request before; `lines` are the ones after them, in order, and `left`
-    those that were shown then and are not now. `rule` says what moved the front, "" where it held still. `digest`
-    names everything that was sent, `prefix` the part that is the same: where the front held still, it is the digest
-    of the request before. `tokens` is estimated, of which `cached` should be read from the provider's prompt cache.
+    The first `same_messages` messages equal those of the previous request; `tail` lists the messages after them, in
+    order, and `removed` those that the previous request contained and this one does not. `moved_by` names the rule
+    that changed the front of the request; it is empty if the front did not change. `digest` is a hash of the whole
+    request and `prefix_digest` a hash of the part that is unchanged; it equals the previous request's `digest` if the
+    front did not change. `cached_predicted` estimates how many of `tokens_estimated` the prompt cache serves.
     """
 
     agent: str
@@ -54,93 +139,9 @@ class Manifest:
     cached_billed: int | None = None
 
 
-OMITTED = "[Omitted]"
-SUMMARY_HEADING = "[Conversation Summary]"
-
-Origin = Literal["user", "route", "then", "branch", "join", "answer", "marker", "output"]
-"""Who wrote a user message: the user, the framework for one of its moves, or a person answering a pause."""
-
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def replace_surrogates(text: str) -> str:
-    """Text that every encoder takes: lone surrogates become U+FFFD."""
-    return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
-
-
-class HasCache:
-    """A private slot in which a provider keeps what it rendered; it takes no part in equality or storage."""
-
-    __slots__ = ("_cache",)
-    _cache: dict[str, Any]
-
-    def cache(self) -> dict[str, Any]:
-        """The slot, by profile and variant."""
-        try:
-            slot = self._cache
-        except AttributeError:
-            slot = {}
-            object.__setattr__(self, "_cache", slot)
-
-        return slot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
-    """A picture in a user message: an address, or base64 data with its media type."""
-
-    url: str = ""
-    data: str = ""
-    media_type: str = "image/png"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
-    """One call that the model asked for; `arguments` is its JSON text, as it was written."""
-
-    id: str
-    name: str
-    arguments: str = "{}"
-
-
-def replace_surrogates_in_call(call: ToolCall) -> ToolCall:
-    """The call with texts that every encoder takes."""
-    if call.id.isascii() and call.name.isascii() and call.arguments.isascii():
-        return call
-
-    return replace(
-        call,
-        id=replace_surrogates(call.id),
-        name=replace_surrogates(call.name),
-        arguments=replace_surrogates(call.arguments),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResult:
-    """What one call came to, in the words that the model reads."""
-
-    call_id: str
-    text: str
-    name: str = ""
-    outcome: Literal["ok", "error"] = "ok"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderData:
-    """A reply's opaque original (thinking, reasoning items), for the provider and model that wrote it alone.
-
-    An item that belongs to a call names it under `call_id`, so that it can leave together with that call.
-    """
-
-    provider: str
-    model: str
-    items: tuple[dict[str, Any], ...] = ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemMessage(HasCache):
-    """A standing instruction inside the conversation; never evicted."""
+    """An instruction inside the conversation; never evicted."""
 
     text: str = field(kw_only=False)
     id: str = ""
@@ -150,7 +151,7 @@ class SystemMessage(HasCache):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserMessage(HasCache):
-    """What the user said, or what the framework says in the user's place."""
+    """A message of the user, or of the framework on the user's behalf; `origin` says which."""
 
     text: str = field(kw_only=False)
     images: tuple[Image, ...] = ()
@@ -162,7 +163,7 @@ class UserMessage(HasCache):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssistantMessage(HasCache):
-    """What an agent's model replied: text, calls, or both. In the transcript, `manifest` tells what it replied to."""
+    """A model's reply: text, tool calls, or both. In the transcript, `manifest` describes the request it answers."""
 
     text: str = field(default="", kw_only=False)
     calls: tuple[ToolCall, ...] = ()
@@ -176,7 +177,7 @@ class AssistantMessage(HasCache):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolMessage(HasCache):
-    """The results of all calls of one assistant message, in call order."""
+    """The results of all tool calls of one assistant message, in the order of the calls."""
 
     results: tuple[ToolResult, ...] = field(kw_only=False)
     id: str = ""
@@ -186,7 +187,7 @@ class ToolMessage(HasCache):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryMessage(HasCache):
-    """Stands for the messages that it names; shown to the model as a user's text that is marked as data."""
+    """Replaces the messages whose ids are in `covers`; sent to the model as user text that is marked as data."""
 
     text: str = field(kw_only=False)
     covers: tuple[str, ...] = ()
@@ -202,17 +203,17 @@ Message = Annotated[
 
 
 def message_size(message: Message) -> int:
-    """How many messages this counts for: a tool message counts one for each result."""
+    """How many messages this counts as: a tool message counts one for each result."""
     return max(1, len(message.results)) if isinstance(message, ToolMessage) else 1
 
 
 def opens_conversation(message: Message) -> bool:
-    """Whether a conversation may open with this: providers want a user's message first."""
+    """Whether a conversation can start with this message; providers require a user message first."""
     return isinstance(message, UserMessage | SummaryMessage)
 
 
 def is_empty(message: Message) -> bool:
-    """Whether there is nothing in it that a provider would accept."""
+    """Whether the message has no content; providers reject such messages."""
     match message:
         case AssistantMessage():
             return not message.calls and not message.text.strip()
@@ -225,31 +226,31 @@ def is_empty(message: Message) -> bool:
 
 
 def mask_results(message: ToolMessage) -> ToolMessage:
-    """The same results with their text left out; made once, so that it renders once."""
-    slot = message.cache()
-    variant: ToolMessage | None = slot.get("masked")
+    """The message with the text of every result omitted; cached, so that it is rendered once."""
+    cache = message.cache()
+    masked: ToolMessage | None = cache.get("masked")
 
-    if variant is None:
-        variant = replace(message, results=tuple(replace(result, text=OMITTED) for result in message.results))
-        slot["masked"] = variant
+    if masked is None:
+        masked = replace(message, results=tuple(replace(result, text=OMITTED) for result in message.results))
+        cache["masked"] = masked
 
-    return variant
+    return masked
 
 
 def without_calls(message: AssistantMessage) -> AssistantMessage:
-    """The same reply without its calls; made once, so that it renders once."""
-    slot = message.cache()
-    variant: AssistantMessage | None = slot.get("text_only")
+    """The reply without its tool calls; cached, so that it is rendered once."""
+    cache = message.cache()
+    text_only: AssistantMessage | None = cache.get("text_only")
 
-    if variant is None:
-        variant = slot["text_only"] = replace(message, calls=(), provider_data=None)
+    if text_only is None:
+        text_only = cache["text_only"] = replace(message, calls=(), provider_data=None)
 
-    return variant
+    return text_only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What was spent. `input_tokens` includes the cached ones; `cost` is None as soon as one price is unknown."""
+    """Tokens and cost. `input_tokens` includes cached tokens; `cost` in US dollars is None if any price is unknown."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -261,7 +262,7 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """Tokens in and out."""
+        """Input and output tokens."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -277,11 +278,10 @@ class Usage:
 
 
 class Transcript(Sequence[Message]):
-    """Everything that happened, in order; append-only.
+    """All messages of a run, in order; append-only.
 
-    A value: `append` returns a new one. Versions share one list and each knows its own length, so that an append
-    and a fork cost the same at the tenth and the hundred-thousandth message; a second append to the same version
-    copies.
+    `append` returns a new transcript. Transcripts share one list, and each one stores its length, so that an append
+    takes constant time. A second append to the same transcript copies the list.
     """
 
     __slots__ = ("_items", "_size")
@@ -291,7 +291,7 @@ class Transcript(Sequence[Message]):
         self._size = len(self._items)
 
     def append(self, message: Message) -> Self:
-        """A transcript with this message at its end."""
+        """A new transcript that ends with this message."""
         items = self._items if len(self._items) == self._size else self._items[: self._size]
         items.append(message)
         grown = object.__new__(type(self))

@@ -1,4 +1,4 @@
-"""What is known of models without asking them: their context windows and their prices."""
+"""Context windows and prices of models, from the offline registry of `genai-prices`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from crew.messages import Usage
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo
 
 _PRICE_PROVIDERS = {"openai-responses": "openai"}
 _MILLION = 1_000_000
@@ -16,14 +19,14 @@ _HOUR = 3600
 
 
 def context_window(provider: str, model: str) -> int | None:
-    """The model's context window in tokens; None where nobody wrote it down."""
+    """The model's context window in tokens, or None if it is unknown."""
     found = _find_model(provider, model)
-    return found[1].context_window if found else None
+    return None if found is None else found.context_window
 
 
 def usage_cost(provider: str, model: str, usage: Usage, now: Callable[[], float] = time.time) -> float | None:
-    """What this usage costs in dollars; None where the price is unknown."""
-    # A price may change at a given hour, so that what is kept must not outlive it.
+    """The cost of this usage in US dollars, or None if the price is unknown."""
+    # Prices can change with time, so that they are cached for one hour at most.
     prices = _flat_prices(provider, model, int(now() // _HOUR))
 
     if prices is None:
@@ -39,18 +42,20 @@ def usage_cost(provider: str, model: str, usage: Usage, now: Callable[[], float]
 
 
 @lru_cache(maxsize=1024)
-def _find_model(provider: str, model: str) -> tuple[Any, Any] | None:
+def _find_model(provider: str, model: str) -> ModelInfo | None:
     from genai_prices.data_snapshot import get_snapshot
 
     try:
-        return get_snapshot().find_provider_model(model, None, _PRICE_PROVIDERS.get(provider, provider), None)
+        _, found = get_snapshot().find_provider_model(model, None, _PRICE_PROVIDERS.get(provider, provider), None)
     except LookupError:
         return None
+
+    return found
 
 
 @lru_cache(maxsize=1024)
 def _flat_prices(provider: str, model: str, hour: int) -> tuple[float, float, float, float] | str | None:
-    """Input, cache read, cache write and output for a million tokens; `tiered` where they depend on the amount."""
+    """Prices per million tokens: input, cache read, cache write, output; "tiered" if they depend on the token count."""
     from datetime import UTC, datetime
 
     found = _find_model(provider, model)
@@ -58,21 +63,20 @@ def _flat_prices(provider: str, model: str, hour: int) -> tuple[float, float, fl
     if found is None:
         return None
 
-    prices = found[1].get_prices(datetime.fromtimestamp(hour * _HOUR, UTC))
+    prices = found.get_prices(datetime.fromtimestamp(hour * _HOUR, UTC))
     plain, output = prices.input_mtok, prices.output_mtok
 
     if plain is None or output is None:
         return None
 
-    # What has no price of its own is billed as plain input.
+    # Without a separate price, cached tokens are billed as plain input.
     read = plain if prices.cache_read_mtok is None else prices.cache_read_mtok
     write = plain if prices.cache_write_mtok is None else prices.cache_write_mtok
-    parts = (plain, read, write, output)
-
-    if not all(isinstance(part, Decimal) for part in parts):
-        return "tiered"
-
-    return float(plain), float(read), float(write), float(output)
+    match plain, read, write, output:
+        case Decimal(), Decimal(), Decimal(), Decimal():
+            return float(plain), float(read), float(write), float(output)
+        case _:
+            return "tiered"
 
 
 def _tiered_cost(provider: str, model: str, usage: Usage) -> float | None:
@@ -88,7 +92,7 @@ def _tiered_cost(provider: str, model: str, usage: Usage) -> float | None:
     try:
         price = genai_prices.calc_price(billed, model_ref=model, provider_id=_PRICE_PROVIDERS.get(provider, provider))
     except (LookupError, ValueError):
-        # ValueError: the registry holds a price that it can't apply to such a usage, which is as good as unknown.
+        # ValueError: the registry can't apply its price to this usage.
         return None
 
     return float(price.total_price)

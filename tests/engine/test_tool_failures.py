@@ -165,7 +165,7 @@ async def results(*calls: Any, tools: Any = TOOLS, **options: Any) -> tuple[Tool
         ("blocks", "did not end within 0.02 s"),
         ("raises", "ValueError: the disk is full"),
         ("raises_late", "LookupError: gone"),
-        ("raises_silently", "Silent: (its message can't be read)"),
+        ("raises_silently", "Silent: (the error message can't be read: __str__ raised)"),
         ("raises_surrogates", "ValueError: bad \ufffd path"),
         ("exits", "SystemExit: 3"),
         ("interrupts", "KeyboardInterrupt"),
@@ -247,8 +247,8 @@ async def test_an_unknown_tool_is_answered_with_the_nearest_names() -> None:
     """The model can mend its own slip."""
     found = await results(call("lok"), call("zzzz"), tools=[look])
     assert "Did you mean 'look'?" in found[0].text
-    assert "There is: look." in found[1].text
-    assert "There is none." in (await results(call("x"), tools=[], max_messages_per_request=5))[0].text
+    assert "Available: look." in found[1].text
+    assert "None are available." in (await results(call("x"), tools=[], max_messages_per_request=5))[0].text
 
 
 async def test_a_model_that_never_stops_calling_ends_at_its_limit() -> None:
