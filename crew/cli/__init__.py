@@ -1,4 +1,4 @@
-"""The command `crew`: run a crew from the terminal."""
+"""The command `crew`: parses the arguments, runs a subcommand, and maps errors to exit codes."""
 
 from __future__ import annotations
 
@@ -18,53 +18,53 @@ USAGE_ERRORS = (DefinitionError, ConfigError, InvalidInput, UnknownRun, UnknownP
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, dispatch, and turn errors into one clear line and an exit code."""
+    """Run a subcommand and return its exit code; an error is printed as one line."""
     parser = argparse.ArgumentParser(
         prog="crew",
         description="Run crews of LLM agents, with a history that is bounded after every append.",
         epilog="Try it offline: crew run config.yaml:greeter Hello",
     )
     parser.add_argument("--version", action="version", version=importlib.metadata.version("crew-executor"))
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    add_run_parser(commands)
-    add_resume_parser(commands)
-    add_show_parser(commands)
-    add_simulate_parser(commands)
-    given = _parse_arguments(parser, arguments)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    add_run_parser(subparsers)
+    add_resume_parser(subparsers)
+    add_show_parser(subparsers)
+    add_simulate_parser(subparsers)
+    args = _parse_arguments(parser, arguments)
 
-    if given.command is None:
+    if args.command is None:
         parser.print_help()
         return 2
 
     _escape_unencodable_output()
 
     try:
-        code: int = given.run(given)
+        code: int = args.run(args)
         return code
     except CrewError as error:
         print(f"crew: {error}", file=sys.stderr)
         return 2 if isinstance(error, USAGE_ERRORS) else 1
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt as interrupt:
         print("crew: stopped", file=sys.stderr)
-        return 143 if isinstance(stop, Terminated) else 130
+        return 143 if isinstance(interrupt, Terminated) else 130
     except BrokenPipeError:
-        return 0  # who read our output has left
+        return 0  # the reader of our output closed the pipe
 
 
 def _parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What was given; the input of a run may stand after its options too, where argparse does not look for it."""
-    given, rest = parser.parse_known_args(arguments)
+    """Parse the arguments; unlike plain argparse, accept the input of `crew run` after its options."""
+    args, rest = parser.parse_known_args(arguments)
+    input_missing = args.command == "run" and args.input is None
 
-    if rest and (len(rest) > 1 or rest[0].startswith("-") or getattr(given, "input", "") is not None):
+    if input_missing and len(rest) == 1 and not rest[0].startswith("-"):
+        args.input = rest[0]
+    elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
 
-    if rest:
-        given.input = rest[0]
-
-    return given
+    return args
 
 
 def _escape_unencodable_output() -> None:
-    """An answer may hold letters that the terminal's encoding has not; they are spelled out instead."""
+    """Print characters that the terminal's encoding lacks as backslash escapes instead of raising."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""`python -m crew.cli`."""
+"""Runs the command `crew` as `python -m crew.cli`."""
 
 from __future__ import annotations
 

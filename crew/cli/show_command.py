@@ -1,44 +1,44 @@
-"""`crew show`: the crew's graph as a picture."""
+"""`crew show`: prints a crew's graph in Mermaid."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
 
-from crew.agents.agent import agent_handoffs, node_name
+from crew.agents.agent import AgentTool, agent_handoffs, node_name
 from crew.agents.crew import Crew
-from crew.cli.target import TARGET_HELP, load_crew
+from crew.cli.target import TARGET_HELP, Subparsers, load_crew
 
 
-def add_show_parser(commands: Any) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
+def add_show_parser(subparsers: Subparsers) -> None:
+    """Declare the arguments of `crew show`."""
+    parser = subparsers.add_parser(
         "show",
-        help="draw a crew as a Mermaid graph",
-        description="Check a crew and print its graph in Mermaid, which GitHub and many editors draw.",
+        help="print a crew's graph in Mermaid",
+        description="Check a crew and print its graph in Mermaid, which GitHub and many editors render.",
         epilog="Example: crew show examples/demo.py > crew.mmd",
     )
     parser.add_argument("target", help=TARGET_HELP)
     parser.set_defaults(run=show_command)
 
 
-def show_command(given: argparse.Namespace) -> int:
+def show_command(args: argparse.Namespace) -> int:
     """Print the graph."""
-    print("\n".join(mermaid(load_crew(given.target))))
+    print("\n".join(mermaid(load_crew(args.target))))
     return 0
 
 
 def mermaid(crew: Crew) -> Iterator[str]:
-    """The lines of the graph: agents as boxes, groups as hexagons, ways as arrows."""
+    """The lines of the graph: agents as boxes, groups as hexagons, transitions as arrows."""
     yield "flowchart LR"
     yield f"  start(( )) --> {crew.entry_name}"
 
     for agent in crew.agents_by_name.values():
+        called = [tool.agent for tool in agent.tools if isinstance(tool, AgentTool)]
         yield f"  {agent.name}[{agent.name}]"
         yield from (f"  {agent.name} -- handoff --> {handoff.target}" for handoff in agent_handoffs(agent))
         yield from (f'  {agent.name} -- "{_escape(r.signal)}" --> {r.target or "done((end))"}' for r in agent.routes)
-        yield from (f"  {agent.name} -. tool .-> {used.agent.name}" for used in agent.tools if hasattr(used, "agent"))
+        yield from (f"  {agent.name} -. tool .-> {other.name}" for other in called)
 
         if agent.then is not None:
             yield f"  {agent.name} -- then --> {node_name(agent.then)}"

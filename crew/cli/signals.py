@@ -1,4 +1,4 @@
-"""How a command is stopped: Ctrl-C, and SIGTERM, with which containers end, cancel the run and let it tidy up."""
+"""Handles Ctrl-C and SIGTERM: both cancel the run and wait until it has committed its state."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 Result = TypeVar("Result")
-Handler = Callable[[int, FrameType | None], Any]
+Handler = Callable[[int, FrameType | None], object]
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end."""
+    """The process received SIGTERM."""
 
 
-def run_until_signalled(work: Coroutine[Any, Any, Result]) -> Result:
-    """`asyncio.run`, which cancels its work on SIGTERM as it does on Ctrl-C; a second signal does not wait."""
-    asked: list[int] = []
+def run_until_signalled(work: Coroutine[object, object, Result]) -> Result:
+    """`asyncio.run` that also cancels its work on SIGTERM; a second SIGTERM ends the process without waiting."""
+    received: list[int] = []
 
     async def main() -> Result:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
 
         def stop(number: int, frame: FrameType | None) -> None:
-            if asked:
+            if received:
                 _terminate(number, frame)
 
-            asked.append(number)
+            received.append(number)
             loop.call_soon_threadsafe(task.cancel)
 
         with _signal_handler(signal.SIGTERM, stop):
@@ -39,16 +39,16 @@ def run_until_signalled(work: Coroutine[Any, Any, Result]) -> Result:
     try:
         return asyncio.run(main())
     except asyncio.CancelledError:
-        if asked:
+        if received:
             raise Terminated from None
 
         raise
 
 
-def prompt(prompt: str) -> str:
-    """What a person types. Nothing is under way meanwhile, so that either signal ends it at once."""
+def prompt(text: str) -> str:
+    """Read a line from the terminal. No run is active meanwhile, so that either signal stops it at once."""
     with _signal_handler(signal.SIGINT, signal.default_int_handler), _signal_handler(signal.SIGTERM, _terminate):
-        return input(prompt)
+        return input(text)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -57,10 +57,10 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def _signal_handler(number: int, handler: Handler) -> Iterator[None]:
-    """Handle a signal, unless it is ignored on purpose, or this thread may not."""
-    before = signal.getsignal(number)
+    """Install a signal handler, unless the process ignores the signal or this is not the main thread."""
+    previous = signal.getsignal(number)
 
-    if before in (None, signal.SIG_IGN) or threading.current_thread() is not threading.main_thread():
+    if previous in (None, signal.SIG_IGN) or threading.current_thread() is not threading.main_thread():
         yield
         return
 
@@ -69,4 +69,4 @@ def _signal_handler(number: int, handler: Handler) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(number, before)
+        signal.signal(number, previous)

@@ -1,15 +1,16 @@
-"""What a command is about: a crew in a Python file, in a module, or in a configuration file."""
+"""Loads the crew that a command-line target names: a Python file, a module, or a configuration file."""
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TypeAlias
 
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
@@ -17,46 +18,51 @@ from crew.config.build import build_crew
 from crew.config.yaml_source import load
 from crew.errors import CrewError, DefinitionError, describe, suggest
 
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""The parameter of the functions that declare a subcommand; argparse has no public name for its type."""
+
 CONFIG_SUFFIXES = (".yaml", ".yml")
-OWN_FRAMES = (__file__, importlib.__file__, "<frozen importlib")
-TARGET_HELP = "a Python file (its crew, or FILE:name), a module:name, or a configuration file with FILE.yaml:crew"
+LOADER_FILES = (__file__, importlib.__file__, "<frozen importlib")
+TARGET_HELP = (
+    "a Python file (FILE.py or FILE.py:name), a module (module:name), or a configuration file (FILE.yaml:crew)"
+)
 
 
 def load_crew(target: str) -> Crew:
-    """The crew that a target names."""
-    place, _, name = target.partition(":")
+    """Load the crew; a single agent becomes a crew with one agent."""
+    path, _, name = target.partition(":")
 
-    if place.endswith(CONFIG_SUFFIXES):
-        return _from_config(place, name)
+    if path.endswith(CONFIG_SUFFIXES):
+        return _from_config(path, name)
 
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
+    module = _import_file(Path(path)) if path.endswith(".py") else _import_module(path)
     return _select(vars(module), name, target)
 
 
-def _from_config(place: str, name: str) -> Crew:
-    settings = load(place)
+def _from_config(path: str, name: str) -> Crew:
+    settings = load(path)
 
     if not name and len(settings.crews) == 1:
         name = next(iter(settings.crews))
 
     if not name:
-        raise DefinitionError(place, f"say which crew: {place}:NAME. {suggest('', settings.crews)}")
+        raise DefinitionError(path, f"choose a crew with {path}:NAME. {suggest('', settings.crews)}")
 
-    # Tools are written as module:name, and may stand beside the file.
-    sys.path.insert(0, str(Path(place).resolve().parent))
-    return build_crew(settings, name, place)
+    # The file names tools as module:name; their modules can be next to the file.
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    return build_crew(settings, name, path)
 
 
-def _from_file(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise DefinitionError(str(path), "there is no such file")
+        raise DefinitionError(str(path), "no such file")
 
-    # As `python FILE` does, so that what stands beside the file can be imported.
+    # Like `python FILE`: modules next to the file can be imported.
     sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
 
     if spec is None or spec.loader is None:
-        raise DefinitionError(str(path), "this can't be loaded as Python")
+        raise DefinitionError(str(path), "the file can't be loaded as Python")
 
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
@@ -67,9 +73,9 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
-def _from_name(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     if not name or name.startswith("."):
-        raise DefinitionError("Target", f"{name!r} is neither a file nor a module. The target is {TARGET_HELP}")
+        raise DefinitionError("Target", f"{name!r} is neither a file nor a module. The target must be {TARGET_HELP}")
 
     sys.path.insert(0, str(Path.cwd()))
 
@@ -77,39 +83,44 @@ def _from_name(name: str) -> ModuleType:
         with _reporting_errors(name):
             return importlib.import_module(name)
     except ImportError as error:
-        raise DefinitionError(name, f"this module can't be imported: {error}. The target is {TARGET_HELP}") from error
+        raise DefinitionError(
+            name, f"the module can't be imported: {error}. The target must be {TARGET_HELP}"
+        ) from error
 
 
 @contextmanager
-def _reporting_errors(place: str) -> Iterator[None]:
-    """What the user's code raises while it is loaded is shown from that code on: what led there is ours."""
+def _reporting_errors(name: str) -> Iterator[None]:
+    """Turn errors of the user's module into a `DefinitionError`; print a traceback without the frames of the loader."""
     try:
         yield
     except CrewError:
-        raise  # it says by itself what is wrong with what
-    except SystemExit as end:
-        text = f"it ended the process while it was loaded, with {end.code!r}; put what it runs under "
-        raise DefinitionError(place, f"{text}if __name__ == '__main__'") from end
-    except Exception as error:  # the user's file may do anything while it is loaded
+        raise  # its message already names the problem
+    except SystemExit as error:
+        raise DefinitionError(
+            name,
+            f"the module called sys.exit({error.code!r}) while it was loaded; "
+            "put such code under if __name__ == '__main__'",
+        ) from error
+    except Exception as error:  # the user's module can raise anything
         trace = error.__traceback__
 
-        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN_FRAMES):
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(LOADER_FILES):
             trace = trace.tb_next
 
         if trace is None and isinstance(error, ImportError):
-            raise  # it was not even found
+            raise  # the module itself was not found
 
         traceback.print_exception(error.with_traceback(trace))
-        raise DefinitionError(place, f"it raised while it was loaded: {describe(error)}") from error
+        raise DefinitionError(name, f"the module raised an error while it was loaded: {describe(error)}") from error
 
 
-def _select(found: dict[str, Any], name: str, target: str) -> Crew:
-    crews = {key: value for key, value in found.items() if isinstance(value, Crew)}
-    agents = {key: value for key, value in found.items() if isinstance(value, Agent)}
+def _select(names: Mapping[str, object], name: str, target: str) -> Crew:
+    crews = {key: value for key, value in names.items() if isinstance(value, Crew)}
+    agents = {key: value for key, value in names.items() if isinstance(value, Agent)}
 
     if name:
         if name not in crews and name not in agents:
-            raise DefinitionError(target, f"there is no crew or agent named {name!r}. {suggest(name, crews | agents)}")
+            raise DefinitionError(target, f"no crew or agent named {name!r}. {suggest(name, [*crews, *agents])}")
 
         return crews[name] if name in crews else Crew(agents[name].name, agents=[agents[name]])
 
@@ -121,8 +132,6 @@ def _select(found: dict[str, Any], name: str, target: str) -> Crew:
         return Crew(agent.name, agents=[agent])
 
     if not crews and not agents:
-        raise DefinitionError(
-            target, "there is no crew and no agent in it; write one as `crew = Crew(...)`, not indented"
-        )
+        raise DefinitionError(target, "no crew and no agent found; define one at module level: `crew = Crew(...)`")
 
-    raise DefinitionError(target, f"say which crew: {', '.join(f'{target}:{key}' for key in (crews or agents))}")
+    raise DefinitionError(target, f"choose one of {', '.join(f'{target}:{key}' for key in (crews or agents))}")

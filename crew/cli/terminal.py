@@ -1,10 +1,10 @@
-"""A run as a person reads it: one line for each thing worth a look."""
+"""Prints the events of a run to the terminal and reads the user's answers to pauses."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import TypeAlias
 
 from crew.cli.signals import prompt
 from crew.engine.stream import EventStream
@@ -138,49 +138,54 @@ def _shorten(text: str, width: int = WIDTH) -> str:
 
 PROMPTS = {
     "input": "> ",
-    "approval": "[y]es, [n]o, or why not > ",
-    "in_doubt": "[r]un again, [s]kip, or what it returned > ",
+    "approval": "[y]es, [n]o, or the reason for no > ",
+    "in_doubt": "[r]un again, [s]kip, or the result of the call > ",
 }
+APPROVALS = {"y": True, "yes": True, "n": False, "no": False, "": False}
+DOUBT_ANSWERS = {"r": "run again", "run again": "run again", "s": "skip", "skip": "skip", "": "skip"}
+
+Answer: TypeAlias = str | bool | dict[str, str]
+"""An answer to a pause, as `CrewExecutor.resume` accepts it."""
 
 
-def _delta_text(event: TextDelta) -> str:
-    """What the terminal shows of a piece; an attempt that failed can't be unprinted, so that it is struck out aloud."""
-    match event.channel:
-        case "text":
-            return event.text
-        case "restart":
-            return "\n[that attempt failed; the reply begins again]\n"
-        case _:
-            return ""
-
-
-async def _print_events(stream: EventStream, given: argparse.Namespace) -> RunResult:
+async def print_events(stream: EventStream, args: argparse.Namespace) -> RunResult:
+    """Print the events of a run to stderr as they arrive, and return its result."""
     async with stream:
         async for event in stream:
             if isinstance(event, TextDelta):
-                if given.stream:
+                if args.stream:
                     print(_delta_text(event), end="", file=sys.stderr, flush=True)
-            elif not given.quiet and (line := event_line(event)):
+            elif not args.quiet and (line := event_line(event)):
                 print(line, file=sys.stderr)
 
     return stream.result
 
 
-def _ask_person(pause: Pause) -> Any:
-    print(f"\n{pause.text}", file=sys.stderr)
+def _delta_text(event: TextDelta) -> str:
+    """The streamed text; printed text of a failed attempt can't be removed, so that a note marks the restart."""
+    match event.channel:
+        case "text":
+            return event.text
+        case "restart":
+            return "\n[The attempt failed; the reply starts again.]\n"
+        case _:
+            return ""
 
+
+def ask_user(pause: Pause) -> Answer:
+    """Ask the user at the terminal to answer a pause."""
+    print(f"\n{pause.text}", file=sys.stderr)
     return parse_answer(pause, prompt(PROMPTS[pause.reason]))
 
 
-def parse_answer(pause: Pause, words: str) -> Any:
-    """A person's words as the answer that this pause takes."""
-    given = words.strip()
-
+def parse_answer(pause: Pause, text: str) -> Answer:
+    """Convert typed text to the answer that the pause accepts."""
     if pause.reason == "input":
-        return words
+        return text
+
+    stripped = text.strip()
 
     if pause.reason == "approval":
-        return {"y": True, "yes": True, "n": False, "no": False, "": False}.get(given.lower(), given)
+        return APPROVALS.get(stripped.lower(), stripped)
 
-    known = {"r": "run again", "run again": "run again", "s": "skip", "skip": "skip", "": "skip"}
-    return known.get(given.lower(), {"done": given})
+    return DOUBT_ANSWERS.get(stripped.lower(), {"done": stripped})

@@ -1,4 +1,4 @@
-"""The command line: what a person types, and what comes back."""
+"""The command line: arguments, output, exit codes and error messages."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def crews(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_answer_goes_to_stdout_and_what_happens_to_stderr(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """So that the answer can be piped."""
+def test_the_answer_goes_to_stdout_and_events_to_stderr(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The answer can be piped."""
     assert main(["run", str(crews), "hi"]) == 0
     out, err = capsys.readouterr()
     assert out == "hello\n"
@@ -50,7 +50,7 @@ def test_the_answer_goes_to_stdout_and_what_happens_to_stderr(crews: Path, capsy
 
 
 def test_the_input_may_stand_after_the_options(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As one types it; what is no input is refused as ever."""
+    """`crew run FILE --quiet TEXT` works; other stray arguments are still rejected."""
     assert main(["run", str(crews), "--quiet", "hi"]) == 0
     assert capsys.readouterr().out == "hello\n"
 
@@ -65,8 +65,8 @@ def test_the_input_may_stand_after_the_options(crews: Path, capsys: pytest.Captu
         main(["show", str(crews), "hi"])
 
 
-def test_quiet_and_json(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For programs."""
+def test_json_output_without_events(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json and --quiet stdout is one JSON object and stderr is empty."""
     assert main(["run", str(crews), "hi", "--json", "--quiet", "--max-messages", "5"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -85,27 +85,27 @@ def test_quiet_and_json(crews: Path, capsys: pytest.CaptureFixture[str]) -> None
     }
 
 
-def test_a_pause_with_nobody_there_is_told(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The exit code says it, and stderr what it waits for."""
+def test_a_pause_without_a_terminal_exits_with_3(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """stderr names the pause, and says that the run was not saved."""
     assert main(["run", f"{crews}:second", "pay"]) == 3
-    assert "May payer call pay" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "May payer call pay" in err
+    assert "The run was not saved; pass --store FILE to make it resumable." in err
 
 
-def test_a_run_that_a_file_kept_is_carried_on_by_another_process(
-    crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Pause here, answer there: the hint that is printed is the command that works."""
+def test_another_process_resumes_a_stored_run(crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The printed resume command works; a finished run can't be resumed."""
     store = str(tmp_path / "runs.db")
     assert main(["run", f"{crews}:second", "pay", "--store", store]) == 3
-    hint = capsys.readouterr().err.strip().rsplit("crew: go on with: crew ", 1)[1]
+    hint = capsys.readouterr().err.strip().rsplit("crew: resume with: crew ", 1)[1]
     assert main(hint.split()) == 0
     assert capsys.readouterr().out == "done\n"
     assert main(hint.split()) == 2
-    assert "holds no run" in capsys.readouterr().err
+    assert "has no unfinished run" in capsys.readouterr().err
 
 
-def test_resume_names_what_is_pending(crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An answer that nothing waits for changes nothing."""
+def test_resume_lists_the_pending_pauses(crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer to an unknown pause is rejected, and the run is unchanged."""
     store = str(tmp_path / "runs.db")
     assert main(["run", f"{crews}:third", "hi", "--store", store, "--json"]) == 3
     pause = json.loads(capsys.readouterr().out)
@@ -114,132 +114,136 @@ def test_resume_names_what_is_pending(crews: Path, tmp_path: Path, capsys: pytes
     assert main(["resume", f"{crews}:third", pause["run_id"]]) == 2
 
 
-def test_a_person_at_the_terminal_answers(
+def test_a_pause_at_a_terminal_asks_the_user(
     crews: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Approvals and questions are asked where the crew runs."""
+    """The command asks for the approval and resumes the run."""
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda prompt: "y")
     assert main(["run", f"{crews}:second", "pay"]) == 0
     assert capsys.readouterr().out == "done\n"
 
 
-def test_a_limit_has_its_own_exit_code(crews: Path) -> None:
-    """A script can tell a limit from a failure."""
+def test_a_limit_exits_with_4(crews: Path) -> None:
+    """A script can distinguish a limit from a failure."""
     assert main(["run", f"{crews}:second", "pay", "--rounds", "0"]) == 4
 
 
 @pytest.mark.parametrize(
-    ("target", "words"),
+    ("target", "expected"),
     [
         ("nowhere.py", "no such file"),
         ("no.such.module:crew", "can't be imported"),
-        ("{crews}:nobody", "no crew or agent named 'nobody'"),
+        ("{crews}:missing", "no crew or agent named 'missing'"),
         ("", "'' is neither a file nor a module"),
         ("./crews", "'./crews' is neither a file nor a module"),
-        ("json", "there is no crew and no agent in it"),
+        ("json", "no crew and no agent found"),
         ("config.yaml:greter", "Did you mean 'greeter'"),
     ],
 )
-def test_a_target_that_is_not_there(crews: Path, target: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line that says what to do, no trace back."""
+def test_an_invalid_target_is_one_clear_line(
+    crews: Path, target: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message says what to do; there is no traceback."""
     assert main(["run", target.format(crews=crews), "hi"]) == 2
     err = capsys.readouterr().err
-    assert words in err
+    assert expected in err
     assert "Traceback" not in err
 
 
-def test_a_file_that_raises_shows_its_own_lines_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What led to the user's code is nobody's business."""
+def test_a_failing_target_file_shows_only_its_own_frames(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The traceback has no frames of the loader."""
     (tmp_path / "broken.py").write_text("def connect():\n    raise OSError('no database')\n\nconnect()\n")
     assert main(["run", str(tmp_path / "broken.py"), "hi"]) == 2
     err = capsys.readouterr().err
-    assert "broken.py: it raised while it was loaded: OSError: no database" in err
+    assert "broken.py: the module raised an error while it was loaded: OSError: no database" in err
     assert err.count("  File ") == 2
 
 
-def test_a_file_that_ends_the_process_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its exit code would be taken for that of a run."""
+def test_a_target_file_that_calls_sys_exit_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its exit code must not be mistaken for that of a run."""
     (tmp_path / "ending.py").write_text("import sys\nsys.exit(3)\n")
     assert main(["run", str(tmp_path / "ending.py"), "hi"]) == 2
-    assert "ended the process while it was loaded, with 3" in capsys.readouterr().err
+    assert "the module called sys.exit(3) while it was loaded" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
-        (["--store", "nowhere/runs.db"], "--store: there is no folder 'nowhere'; make it first"),
-        (["--store", "examples"], "--store: this must be a file such as runs.db, not 'examples'"),
-        (["--store", ""], "--store: this must be a file such as runs.db, not ''"),
+        (["--store", "nowhere/runs.db"], "--store: no such folder: 'nowhere'; create it first"),
+        (["--store", "examples"], "--store: expected a file such as runs.db, not 'examples'"),
+        (["--store", ""], "--store: expected a file such as runs.db, not ''"),
         (["--config", ""], "the file can't be read"),
         (["--config", "nowhere.yaml"], "nowhere.yaml: the file can't be read"),
         (["--max-messages", "0"], "max_messages_per_request must be a positive integer such as 50, not 0"),
         (["--rounds", "-1"], "rounds must be 0 or a positive integer, not -1"),
     ],
 )
-def test_an_option_that_can_not_be_is_wrong_usage(
-    crews: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+def test_an_invalid_option_value_is_wrong_usage(
+    crews: Path, options: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line with the value, before anything runs."""
+    """The message contains the value, and nothing runs."""
     assert main(["run", str(crews), "hi", *options]) == 2
-    assert words in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
-def test_a_store_that_is_not_there_is_not_made_by_resume(
+def test_resume_does_not_create_a_missing_store(
     crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A name that was mistyped would leave an empty file behind."""
+    """A mistyped file name must not leave an empty file."""
     assert main(["resume", str(crews), "run", "--store", str(tmp_path / "typo.db")]) == 2
-    assert "typo.db'; --store FILE says where the run was kept" in capsys.readouterr().err
+    assert "typo.db'; pass --store FILE, the file in which the run was saved" in capsys.readouterr().err
     assert not (tmp_path / "typo.db").exists()
 
 
-def test_input_that_nobody_gives_is_asked_for(
+def test_missing_input_is_read_from_the_terminal(
     crews: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A person is told that the command waits; without any standard input it says what to do."""
+    """The command prompts for it; without standard input the error says what to do."""
     typed = StringIO("hi\n")
     monkeypatch.setattr(typed, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stdin", typed)
     assert main(["run", str(crews), "--quiet"]) == 0
-    assert capsys.readouterr() == ("hello\n", "crew: type the input; Ctrl-D on a line of its own ends it\n")
+    assert capsys.readouterr() == ("hello\n", "crew: type the input, then press Ctrl-D on an empty line\n")
     monkeypatch.setattr(sys, "stdin", None)
     assert main(["run", str(crews)]) == 2
-    assert "there is no input" in capsys.readouterr().err
+    assert "no input: pass it as an argument" in capsys.readouterr().err
     assert main(["run", f"{crews}:second", "pay"]) == 3
 
 
-def test_an_answer_is_printed_whatever_the_terminal_can_show(crews: Path) -> None:
-    """Letters that its encoding has not are spelled out; where nothing can be written, that is said."""
+def test_unencodable_and_unwritable_answers(crews: Path) -> None:
+    """Characters that the encoding lacks are escaped; a full disk is reported."""
     crews.write_text(CREW.replace("hello", "gęś"), encoding="utf-8")
     command = [sys.executable, "-m", "crew.cli", "run", str(crews), "hi", "--quiet"]
-    done = subprocess.run(command, env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=False)
-    assert (done.returncode, done.stdout.split()) == (0, [rb"g\u0119\u015b"])
+    completed = subprocess.run(
+        command, env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=False
+    )
+    assert (completed.returncode, completed.stdout.split()) == (0, [rb"g\u0119\u015b"])
 
     if Path("/dev/full").exists():
         with Path("/dev/full").open("w") as full:
-            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+            completed = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
 
-        assert done.returncode == 1
-        assert done.stderr.startswith(b"crew: the answer can't be written")
+        assert completed.returncode == 1
+        assert completed.stderr.startswith(b"crew: can't write the answer")
 
 
 def test_bad_input_is_one_clear_line(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The validator's words reach the terminal."""
+    """The validator's message is printed."""
     assert main(["run", str(crews), "  "]) == 2
     assert "blank" in capsys.readouterr().err
 
 
-def test_show_draws_the_graph(capsys: pytest.CaptureFixture[str]) -> None:
-    """Mermaid, which many tools draw."""
+def test_show_prints_the_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    """In Mermaid, with groups and `then`."""
     assert main(["show", "examples/demo.py"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("flowchart LR")
     assert "panel -- then --> editor" in out
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command has a description and an example."""
+def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a command, and for `crew run`."""
     assert main([]) == 2
     assert "crew run config.yaml:greeter" in capsys.readouterr().out
 
@@ -250,29 +254,29 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_module_runs_as_a_command() -> None:
-    """`python -m crew.cli` is the same; input may come from a pipe."""
-    done = subprocess.run(
+    """`python -m crew.cli` is the same command; it reads the input from a pipe."""
+    completed = subprocess.run(
         [sys.executable, "-m", "crew.cli", "run", "config.yaml"],
         input="Hello\n",
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.startswith("Hello!")
+    assert completed.stdout.startswith("Hello!")
 
 
-def test_a_run_that_is_stopped_or_fails_tells_how_it_goes_on(
+def test_a_stopped_or_failed_run_prints_the_resume_command(
     crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the settings that it had, so that the bound does not change on the way."""
+    """The command has the settings of the run, so that the bound does not change."""
     failing = tmp_path / "failing_for_cli.py"
     failing.write_text(
         "from crew import Agent, ScriptedProvider\nagent = Agent('a', model=ScriptedProvider(KeyError('no')))\n"
     )
-    store = str(tmp_path / "runs of mine.db")
+    store = str(tmp_path / "runs with spaces.db")
     settings = ["--max-messages", "7", "--history", "rolling:prune_to=3", "--rounds", "9"]
     assert main(["run", str(failing), "hi", "--store", store, *settings]) == 1
-    hint = capsys.readouterr().err.rsplit("crew: go on with: crew ", 1)[1].splitlines()[0]
+    hint = capsys.readouterr().err.rsplit("crew: resume with: crew ", 1)[1].splitlines()[0]
     assert shlex.split(hint)[3:] == ["--store", store, *settings]
 
     failing.write_text("from crew import Agent, ScriptedProvider\nagent = Agent('a', model=ScriptedProvider('fine'))\n")
@@ -284,66 +288,66 @@ def test_a_run_that_is_stopped_or_fails_tells_how_it_goes_on(
         "agent = Agent('a', model=ScriptedProvider(stop))\n"
     )
     assert main(["run", str(failing), "hi", "--store", store]) == 130
-    assert "crew: go on with: crew resume" in capsys.readouterr().err
+    assert "crew: resume with: crew resume" in capsys.readouterr().err
 
 
-def test_the_tree_of_a_run_is_named_after_the_crew(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As its root span is."""
+def test_the_trace_tree_has_the_name_of_the_crew(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Like the root span."""
     assert main(["run", f"{crews}:second", "pay", "--trace"]) == 3
     assert "invoke_workflow second" in capsys.readouterr().err
 
 
-def test_a_run_is_recorded_for_the_simulator_and_for_the_next_run(
+def test_record_writes_a_transcript_for_simulator_and_next_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With its calls and branches; the messages go in as a history, in any process."""
+    """The recording has calls and branches, and its messages can be the history of another run."""
     record = tmp_path / "run.json"
     assert main(["run", "examples/demo.py", "Sign?", "--quiet", "--record", str(record)]) == 0
-    kept = read_recording(record)
-    assert {"triage", "legal", "finance", "delivery", "editor"} == set(kept.agents)
+    recording = read_recording(record)
+    assert {"triage", "legal", "finance", "delivery", "editor"} == set(recording.agents)
     assert main(["simulate", str(record), "-p", "rolling:limit=12"]) == 0
     assert "rolling" in capsys.readouterr().out
 
     agent = Agent("next", model=ScriptedProvider("Fine."))
-    result = CrewExecutor(agent).execute_sync("And now?", history=kept.messages)
+    result = CrewExecutor(agent).execute_sync("And now?", history=recording.messages)
     assert result.history[0].text == "Sign?"
-    assert len(result.history) == len(kept.messages) + 2
+    assert len(result.history) == len(recording.messages) + 2
 
     assert main(["run", "examples/hello.py", "Hi", "--quiet", "--record", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
-    assert out == "It left the warehouse today.\n"  # the answer is not lost with the file
-    assert "can't be written" in err
+    assert out == "It left the warehouse today.\n"  # the answer is printed even if the file can't be written
+    assert "can't write the transcript" in err
 
 
 @pytest.mark.parametrize("ending", ["yaml", "yml"])
-def test_a_configured_crew_finds_tools_beside_its_file_and_has_its_settings(
+def test_a_configured_crew_imports_tools_next_to_its_file(
     ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever the command is called from, and whichever ending the file has."""
+    """From any working directory, with either suffix; the file's settings apply."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / f"tools_beside_{ending}.py").write_text("def lamp() -> str:\n    'Light.'\n    return 'on'\n")
     agent = f"{{model: 'scripted:Fine.', tools: ['tools_beside_{ending}:lamp']}}"
-    file = tmp_path / f"desk.{ending}"
-    file.write_text(f"max_messages_per_request: 9\ncrews: {{desk: {{agents: {{host: {agent}}}}}}}\n")
-    assert main(["run", f"{file}:desk", "hi", "--json"]) == 0
+    file = tmp_path / f"support.{ending}"
+    file.write_text(f"max_messages_per_request: 9\ncrews: {{support: {{agents: {{host: {agent}}}}}}}\n")
+    assert main(["run", f"{file}:support", "hi", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["limit"] == 9
 
 
-def test_a_streamed_reply_that_begins_again_says_so(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was shown of an attempt that failed is not taken for part of the answer."""
-    (crews.parent / "stumbling.py").write_text(
+def test_a_streamed_reply_marks_a_restart(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The text of a failed attempt is not mistaken for part of the answer."""
+    (crews.parent / "restarting.py").write_text(
         "from crew import Agent, ScriptedProvider\n"
         "from crew.interfaces import Delta\n"
-        "class Stumbles(ScriptedProvider):\n"
+        "class Restarts(ScriptedProvider):\n"
         "    async def complete(self, request, on_delta=None):\n"
         "        if on_delta:\n"
         "            on_delta(Delta(text='hel'))\n"
         "            on_delta(Delta(text='', kind='restart'))\n"
         "        return await super().complete(request, on_delta)\n"
-        "agent = Agent('a', model=Stumbles('hello'))\n",
+        "agent = Agent('a', model=Restarts('hello'))\n",
         encoding="utf-8",
     )
-    assert main(["run", str(crews.parent / "stumbling.py"), "hi", "--stream", "--quiet"]) == 0
+    assert main(["run", str(crews.parent / "restarting.py"), "hi", "--stream", "--quiet"]) == 0
     out, err = capsys.readouterr()
     assert out == "hello\n"
-    assert err == "hel\n[that attempt failed; the reply begins again]\nhello"
+    assert err == "hel\n[The attempt failed; the reply starts again.]\nhello"

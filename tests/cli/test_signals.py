@@ -1,4 +1,4 @@
-"""A command that is stopped tidies up: real processes, real signals."""
+"""A command that receives a signal commits the run and exports its spans: real processes, real signals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there a process can't be sent these signals")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 SIGNALS = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 
 CREW = """
@@ -52,12 +52,13 @@ payer = Agent("payer", model=ScriptedProvider(call("pay"), "Done."), tools=[pay]
 
 @contextmanager
 def command(folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[str]]:
-    """The command under way in this folder; ended whatever happens."""
+    """The running command in this folder; killed at the end."""
     (folder / "crews.py").write_text(CREW, encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONIOENCODING": "utf-8"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"}
-    begun = [sys.executable, "-m", "crew.cli", *arguments]
-    process = subprocess.Popen(begun, cwd=folder, env=environment, stdin=stdin, **pipes)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "crew.cli", *arguments], cwd=folder, env=environment, stdin=stdin, **pipes
+    )
 
     try:
         yield process
@@ -67,14 +68,14 @@ def command(folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> I
 
 
 @SIGNALS
-def test_a_signal_cancels_the_run_ends_its_spans_and_tells_how_to_go_on(
+def test_a_signal_cancels_the_run_and_prints_the_resume_command(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    """SIGTERM is how a container ends; what was exported until then is a whole trace, for `resume` as for `run`."""
-    begin = ["run", "crews.py:waiter", "Go", "--store", "runs.db", "--quiet"]
+    """For `run` and `resume`: the run is resumable and the exported trace is complete. Containers send SIGTERM."""
+    arguments = ["run", "crews.py:waiter", "Go", "--store", "runs.db", "--quiet"]
 
     for _ in range(2):
-        with command(tmp_path, *begin) as process:
+        with command(tmp_path, *arguments) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "waiting\n"
             process.send_signal(number)
@@ -86,54 +87,54 @@ def test_a_signal_cancels_the_run_ends_its_spans_and_tells_how_to_go_on(
         *_, root = (tmp_path / "spans").read_text().splitlines()
         assert root == "invoke_workflow waiter interrupted"
         (tmp_path / "spans").unlink()
-        hint = err.rsplit("crew: go on with: crew ", 1)[1].splitlines()[0]
-        begin = shlex.split(hint)
+        hint = err.rsplit("crew: resume with: crew ", 1)[1].splitlines()[0]
+        arguments = shlex.split(hint)
 
 
-def wait_until_it_reads(pid: int) -> None:
-    """A question that stands on the screen is not yet one that listens."""
+def wait_until_blocked(pid: int) -> None:
+    """Wait until the process sleeps in a read; it prints the prompt a little earlier."""
     state = Path(f"/proc/{pid}/stat")
 
     while state.read_text().rpartition(")")[2].split()[0] != "S":
         pass
 
 
-def typing(folder: Path, typed: bytes, number: signal.Signals | None = None) -> tuple[int, str]:
-    """What becomes of a command that asks at a terminal where this is typed, or that gets this signal."""
+def answer_prompt(folder: Path, typed: bytes, number: signal.Signals | None = None) -> tuple[int, str]:
+    """Exit code and stderr of a command that prompts at a terminal, then receives this text or signal."""
     import pty
 
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
 
     try:
-        with command(folder, "run", "crews.py:payer", "Go", stdin=theirs) as process:
+        with command(folder, "run", "crews.py:payer", "Go", stdin=terminal) as process:
             assert process.stdout is not None
             assert process.stdout.read(len("[y]es")) == "[y]es"
 
             if number is not None:
-                wait_until_it_reads(process.pid)
+                wait_until_blocked(process.pid)
                 process.send_signal(number)
             else:
-                os.write(ours, typed)
+                os.write(controller, typed)
 
             _, err = process.communicate(timeout=30)
             return process.returncode, err
     finally:
-        os.close(ours)
-        os.close(theirs)
+        os.close(controller)
+        os.close(terminal)
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it can't be seen when the process reads")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc to see that the process reads")
 @SIGNALS
-def test_a_signal_ends_a_question_at_once(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    """Nobody has to press Enter first."""
-    ended, err = typing(tmp_path, b"", number)
-    assert ended == code
+def test_a_signal_interrupts_a_prompt_at_once(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """Without pressing Enter first."""
+    returned, err = answer_prompt(tmp_path, b"", number)
+    assert returned == code
     assert "Traceback" not in err
 
 
-def test_a_person_who_leaves_leaves_the_run_paused(tmp_path: Path) -> None:
-    """Ctrl-D at a question is no answer."""
-    code, err = typing(tmp_path, b"\x04")
+def test_ctrl_d_at_a_prompt_leaves_the_run_paused(tmp_path: Path) -> None:
+    """End of input is not an answer."""
+    code, err = answer_prompt(tmp_path, b"\x04")
     assert code == 3
-    assert "crew: waits for" in err
+    assert "crew: waiting for an answer to" in err
     assert "Traceback" not in err

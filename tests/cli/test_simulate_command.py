@@ -1,4 +1,4 @@
-"""`crew simulate`: from a file to a table, JSON and a picture."""
+"""`crew simulate`: reads a transcript, prints a table or JSON, draws a chart."""
 
 import argparse
 import importlib.util
@@ -15,26 +15,26 @@ TRANSCRIPTS = Path(__file__).parents[2] / "examples" / "transcripts"
 POLICIES = ["-p", "unbounded", "-p", "sliding=rolling:limit=50,prune_to=50", "-p", "rolling"]
 
 
-def command(*words: str) -> int:
+def command(*arguments: str) -> int:
     parser = argparse.ArgumentParser(prog="crew")
     add_simulate_parser(parser.add_subparsers())
-    args = parser.parse_args(["simulate", *words])
+    args = parser.parse_args(["simulate", *arguments])
     return simulate_command(args)
 
 
 @pytest.mark.parametrize("name", ["coding", "support", "research"])
-def test_the_examples_are_simulated_and_a_sliding_window_is_dearer_than_none(
+def test_a_sliding_window_costs_more_than_no_window(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The honest row: a window that slides by one costs more than no window, and more than one that moves by blocks."""
-    picture = tmp_path / "tokens.svg"
+    """On every example, a window that slides by one costs more than no window and than one that moves by blocks."""
+    chart = tmp_path / "tokens.svg"
     assert (
-        command(str(TRANSCRIPTS / f"{name}.json"), *POLICIES, "--json", "--svg", str(picture), "--fixed-tokens", "1500")
+        command(str(TRANSCRIPTS / f"{name}.json"), *POLICIES, "--json", "--svg", str(chart), "--fixed-tokens", "1500")
         == 0
     )
     unbounded, sliding, rolling = json.loads(capsys.readouterr().out)["policies"]
     assert sliding["cost_usd"] > rolling["cost_usd"]
-    # Branches of two dozen steps end before a window has anything to save, and are dearer for it all the same.
+    # Branches of two dozen steps end before a window saves anything.
     assert name == "research" or rolling["cost_usd"] < unbounded["cost_usd"]
     assert unbounded["cost_usd"] < sliding["cost_usd"]
 
@@ -42,19 +42,19 @@ def test_the_examples_are_simulated_and_a_sliding_window_is_dearer_than_none(
         assert row["valid_requests"] == row["requests"]
         assert row["goal_visible"] == 1.0
 
-    assert ET.parse(picture).getroot().tag.endswith("svg")
+    assert ET.parse(chart).getroot().tag.endswith("svg")
 
 
 def test_the_table_has_a_line_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
-    """For the terminal."""
+    """And a column for the facts."""
     assert command(str(TRANSCRIPTS / "support.json"), *POLICIES, "--fact", "C-88123") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["policy", "unbounded", "sliding", "rolling"]
     assert "1/1" in lines[1]
 
 
-def test_policies_are_written_as_words() -> None:
-    """A name, options, a label, a chain."""
+def test_policies_are_parsed_from_text() -> None:
+    """A name, options, a label, and a chain."""
     assert parse_policy("rolling") == ("rolling", {"name": "rolling"})
     assert parse_policy("x=rolling:limit=4") == ("x", {"name": "rolling", "limit": 4})
     assert parse_policy("rolling:limit=4")[0] == "rolling:limit=4"
@@ -63,16 +63,17 @@ def test_policies_are_written_as_words() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["nowhere.json"], [str(TRANSCRIPTS / "support.json"), "-p", "roling"], [str(TRANSCRIPTS / "generate.py")]]
+    "arguments",
+    [["nowhere.json"], [str(TRANSCRIPTS / "support.json"), "-p", "roling"], [str(TRANSCRIPTS / "generate.py")]],
 )
-def test_what_can_t_be_simulated_is_said_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """No traceback; the exit code says it too."""
-    assert command(*words) == 2
+def test_an_invalid_simulation_is_one_clear_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """No traceback, exit code 2."""
+    assert command(*arguments) == 2
     assert capsys.readouterr().err.startswith("crew simulate: ")
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    """How a policy is written, what the columns mean, and what to try."""
+def test_help_explains_policies_and_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """With examples."""
     with pytest.raises(SystemExit):
         command("--help")
 
@@ -80,10 +81,8 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(word in text for word in ("prune_to=40", "breaks", "examples:"))
 
 
-async def test_the_committed_transcripts_are_those_that_the_script_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Deterministic, and small enough to be kept."""
+async def test_the_script_reproduces_the_committed_transcripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is deterministic, and its files are small."""
     spec = importlib.util.spec_from_file_location("generate", TRANSCRIPTS / "generate.py")
     assert spec is not None
     assert spec.loader is not None
@@ -93,13 +92,13 @@ async def test_the_committed_transcripts_are_those_that_the_script_writes(
     await script.main()
 
     for name in ("coding", "support", "research"):
-        made = (tmp_path / f"{name}.json").read_bytes()
-        assert made == (TRANSCRIPTS / f"{name}.json").read_bytes(), f"run python {TRANSCRIPTS}/generate.py"
-        assert len(made) < 400_000
+        written = (tmp_path / f"{name}.json").read_bytes()
+        assert written == (TRANSCRIPTS / f"{name}.json").read_bytes(), f"run python {TRANSCRIPTS}/generate.py"
+        assert len(written) < 400_000
 
 
-def test_the_picture_in_the_docs_is_what_the_command_draws(tmp_path: Path) -> None:
-    """CREW_WRITE_DOCS=1 draws it anew after token estimates changed."""
+def test_the_command_reproduces_the_chart_in_the_docs(tmp_path: Path) -> None:
+    """CREW_WRITE_DOCS=1 rewrites it after token estimates changed."""
     docs = Path(__file__).parents[2] / "docs"
     drawn = docs / "tokens.svg" if os.environ.get("CREW_WRITE_DOCS") else tmp_path / "tokens.svg"
     shown = ["-p", "unbounded", "-p", "sliding=rolling:prune_to=50", "-p", "rolling", "-p", "tight=rolling:limit=25"]

@@ -1,4 +1,4 @@
-"""`crew run --trace` shows where time, tokens and messages went, with no server."""
+"""`crew run --trace` prints the span tree with time, tokens and prunings, without a server."""
 
 import re
 from pathlib import Path
@@ -20,8 +20,8 @@ crew = Crew("shop", agents=[Agent("clerk", model=ScriptedProvider(*script, "It l
 """
 
 
-def test_the_tree_is_printed_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """To stderr, so that the answer alone is on stdout."""
+def test_the_trace_is_printed_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """To stderr: stdout has only the answer."""
     (tmp_path / "shop.py").write_text(CREW)
     code = main(["run", str(tmp_path / "shop.py"), "Go", "--trace", "--quiet", "--max-messages", "10"])
     out, err = capsys.readouterr()
@@ -34,8 +34,8 @@ def test_the_tree_is_printed_at_the_end(tmp_path: Path, capsys: pytest.CaptureFi
     assert sum("11 → 5 messages" in line for line in lines) == err.count("crew.history.prune") > 0
 
 
-def test_a_run_that_fails_shows_its_tree_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """That is when one wants it."""
+def test_a_failed_run_prints_its_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the span that failed."""
     (tmp_path / "shop.py").write_text(CREW.replace('"It left."', 'RuntimeError("no line")'))
     assert main(["run", str(tmp_path / "shop.py"), "Go", "--trace", "--quiet"]) == 1
     assert "failed: " in capsys.readouterr().err
