@@ -1,4 +1,4 @@
-"""What the engine costs: appends, prune cycles, the overhead of a run, the memory of an idle one; offline."""
+"""Measures the engine offline: append and prune time, overhead of a run, memory of an idle run."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ REPEATS = 7
 
 
 def best(work: Callable[[], float], repeats: int = REPEATS) -> float:
-    """The smallest of several measurements: what is above it is the machine's noise."""
+    """The smallest of several measurements; larger ones contain noise of the machine."""
     return min(work() for _ in range(repeats))
 
 
 # ------------------------------------------------------------------------------------------ append and prune
 
 
-def exchange(number: int) -> list[Message]:
-    """A call and its result."""
-    asked = ToolCall(id=f"c{number}", name="look", arguments='{"n": 1}')
-    found = ToolResult(call_id=asked.id, name="look", text="found")
-    return [AssistantMessage(calls=(asked,), id=f"a{number}"), ToolMessage((found,), id=f"t{number}")]
+def call_and_result(number: int) -> list[Message]:
+    call = ToolCall(id=f"c{number}", name="look", arguments='{"n": 1}')
+    result = ToolResult(call_id=call.id, name="look", text="found")
+    return [AssistantMessage(calls=(call,), id=f"a{number}"), ToolMessage((result,), id=f"t{number}")]
 
 
 class Growing:
-    """A history under the default bound, and its transcript, as a run grows them."""
+    """A history with the default policy, and its transcript, to which calls and results are appended."""
 
     def __init__(self, limit: int = 50) -> None:
         goal = UserMessage("the goal", id="goal")
@@ -50,8 +49,8 @@ class Growing:
         self.turns = 0
 
     def turn(self) -> None:
-        """One call and one result enter."""
-        for message in exchange(self.turns):
+        """Append one call and one result."""
+        for message in call_and_result(self.turns):
             entry = HistoryEntry(message=message, position=len(self.transcript), tokens=5)
             self.transcript = self.transcript.append(message)
             self.history, pruned = self.history.append(entry, policy=self.policy, budget=self.budget)
@@ -60,7 +59,7 @@ class Growing:
         self.turns += 1
 
     def cycle(self) -> float:
-        """Seconds of CPU from one pruning to the next."""
+        """CPU seconds from one pruning to the next."""
         start, prunings = time.process_time(), self.prunings
 
         while self.prunings == prunings:
@@ -70,7 +69,7 @@ class Growing:
 
 
 def appends() -> None:
-    """Append + prune, by the length of the transcript."""
+    """Append and prune, by the length of the transcript."""
     print("append + prune, per message (limit 50, target 25)")
 
     for length in LENGTHS:
@@ -91,7 +90,7 @@ def appends() -> None:
 
 
 def cycles() -> None:
-    """Whole prune cycles around turn 50 and turn 500."""
+    """A whole prune cycle around turn 50 and turn 500."""
 
     def around(turn: int) -> float:
         growing = Growing()
@@ -117,14 +116,14 @@ async def look(n: int = 0) -> str:
 
 
 async def by_hand(provider: ScriptedProvider) -> None:
-    """The loop that one would write by hand: a window, no state, no events, no checks."""
+    """A hand-written loop: a window, no state, no events, no checks."""
     messages: list[Message] = [UserMessage("go", id="goal")]
     turn = 0
 
     while (reply := await provider.complete(_request(messages, turn))).calls:
         messages.append(AssistantMessage(reply.text, calls=reply.calls))
         messages.append(_results(reply, [await look.function(**json.loads(c.arguments)) for c in reply.calls]))
-        # As many messages as the engine shows on average, so that the scripted model has the same work.
+        # The average number of messages that the engine sends, so that the scripted model does the same work.
         del messages[1:-36]
         turn += 1
 
@@ -135,11 +134,11 @@ def _request(messages: list[Message], turn: int) -> ModelRequest:
 
 def _results(reply: ModelReply, texts: list[str]) -> ToolMessage:
     pairs = zip(reply.calls, texts, strict=True)
-    return ToolMessage(tuple(ToolResult(call_id=asked.id, name=asked.name, text=text) for asked, text in pairs))
+    return ToolMessage(tuple(ToolResult(call_id=call.id, name=call.name, text=text) for call, text in pairs))
 
 
 def overhead() -> None:
-    """A run of scripted calls against the same loop by hand."""
+    """A run of scripted calls compared with the hand-written loop."""
     provider = ScriptedProvider(*[call("look", n=n) for n in range(ROUNDS)], "done")
     executor = CrewExecutor(Agent("solo", model=provider, tools=[look]), limits=Limits(rounds=None))
 
@@ -161,7 +160,7 @@ def overhead() -> None:
 
 
 class Waiting(ScriptedProvider):
-    """Answers when the gate opens."""
+    """A provider that replies once the gate is open."""
 
     def __init__(self, gate: asyncio.Event) -> None:
         super().__init__("done")
@@ -172,8 +171,8 @@ class Waiting(ScriptedProvider):
         return await super().complete(request, on_delta)
 
 
-async def held() -> float:
-    """Bytes that a run holds which waits for its model."""
+async def idle_run_size() -> float:
+    """Bytes allocated by a run that waits for its model."""
     gate = asyncio.Event()
     executor = CrewExecutor(Agent("solo", model=Waiting(gate)))
     gc.collect()
@@ -198,4 +197,4 @@ if __name__ == "__main__":
     appends()
     cycles()
     overhead()
-    print(f"an idle run holds {asyncio.run(held()) / 1024:.1f} KiB")
+    print(f"an idle run holds {asyncio.run(idle_run_size()) / 1024:.1f} KiB")

@@ -1,6 +1,7 @@
-"""What a model call costs: ours beside a hand-written loop on the SDK's create() and one on bare aiohttp.
+"""Compares the cost of a model call: Crew, a hand-written loop on the SDK's create(), and one on bare aiohttp.
 
-All in one run, as ratios, against a local server in a process of its own, so that the machine's speed cancels out.
+All are measured in one run against a local server in a separate process. Results are ratios, so that they do not
+depend on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -29,72 +30,72 @@ TOOL = {
     "type": "function",
     "function": {
         "name": "step",
-        "description": "Go one step on.",
+        "description": "Do one step.",
         "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
     },
 }
 SYSTEM = {"role": "system", "content": "Work."}
 
-Ask = Callable[[list[dict[str, Any]]], Awaitable[dict[str, Any]]]
+SendRequest = Callable[[list[dict[str, Any]]], Awaitable[dict[str, Any]]]
 
 
 @tool
 async def step(n: int) -> str:
-    """Go one step on.
+    """Do one step.
 
     Args:
-        n: The step's number.
+        n: The number of the step.
     """
     return f"step {n} is done"
 
 
-async def by_hand(ask: Ask, messages: list[dict[str, Any]]) -> None:
-    """The loop that everybody writes: ask, call, append, until there is nothing to call."""
+async def by_hand(send: SendRequest, messages: list[dict[str, Any]]) -> None:
+    """A hand-written agent loop: send a request, call the tools, append, until the reply has no calls."""
     while True:
-        said = await ask([SYSTEM, *messages])
-        messages.append(said)
+        message = await send([SYSTEM, *messages])
+        messages.append(message)
 
-        if not said.get("tool_calls"):
+        if not message.get("tool_calls"):
             return
 
-        for call in said["tool_calls"]:
+        for call in message["tool_calls"]:
             n = json.loads(call["function"]["arguments"])["n"]
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": f"step {n} is done"})
 
 
-def with_create(client: openai.AsyncOpenAI) -> Ask:
-    async def ask(messages: list[dict[str, Any]]) -> dict[str, Any]:
+def with_create(client: openai.AsyncOpenAI) -> SendRequest:
+    async def send(messages: list[dict[str, Any]]) -> dict[str, Any]:
         reply = await client.chat.completions.create(model=MODEL, messages=messages, tools=[TOOL])  # type: ignore[arg-type,call-overload]
-        said: dict[str, Any] = reply.choices[0].message.model_dump(exclude_none=True)
-        said.pop("annotations", None)
-        return said
+        message: dict[str, Any] = reply.choices[0].message.model_dump(exclude_none=True)
+        message.pop("annotations", None)
+        return message
 
-    return ask
+    return send
 
 
-def with_aiohttp(session: aiohttp.ClientSession, url: str) -> Ask:
-    async def ask(messages: list[dict[str, Any]]) -> dict[str, Any]:
+def with_aiohttp(session: aiohttp.ClientSession, url: str) -> SendRequest:
+    async def send(messages: list[dict[str, Any]]) -> dict[str, Any]:
         body = json.dumps({"model": MODEL, "messages": messages, "tools": [TOOL]}).encode()
         headers = {"Content-Type": "application/json", "Authorization": "Bearer k"}
 
-        async with session.post(f"{url}/chat/completions", data=body, headers=headers) as answer:
-            said: dict[str, Any] = json.loads(await answer.read())["choices"][0]["message"]
+        async with session.post(f"{url}/chat/completions", data=body, headers=headers) as response:
+            message: dict[str, Any] = json.loads(await response.read())["choices"][0]["message"]
 
-        return {key: value for key, value in said.items() if value is not None and key != "annotations"}
+        return {key: value for key, value in message.items() if value is not None and key != "annotations"}
 
-    return ask
+    return send
 
 
 def executor(server: WireProcess, rounds: int = 1000) -> CrewExecutor:
-    """Ours, as a user has it."""
+    """Crew with its default settings."""
     model = OpenAIChat(MODEL, base_url=server.openai_url, api_key="k")
     agent = Agent("worker", instructions="Work.", model=model, tools=[step])
     return CrewExecutor(agent, max_messages_per_request=WINDOW, limits=Limits(rounds=rounds))
 
 
-async def cpu_of(*works: Callable[[], Awaitable[object]], times: int = 5, tries: int = 7) -> list[float]:
-    """Seconds of CPU for one go of each, the least of several tries; taken in turns, so that what else the machine
-    does bears on all of them alike."""
+async def cpu_seconds(*works: Callable[[], Awaitable[object]], times: int = 5, tries: int = 7) -> list[float]:
+    """CPU seconds for one call of each function, the minimum of several tries; the functions alternate, so that other
+    load on the machine affects all of them alike."""
     least = [float("inf")] * len(works)
 
     for attempt in range(tries + 1):
@@ -104,25 +105,25 @@ async def cpu_of(*works: Callable[[], Awaitable[object]], times: int = 5, tries:
             for _ in range(times):
                 await work()
 
-            if attempt:  # the first go warms up
+            if attempt:  # the first round is a warm-up
                 least[index] = min(least[index], (time.process_time() - start) / times)
 
     return least
 
 
 async def twenty_calls() -> None:
-    """20 tool calls: CPU for each model call."""
+    """CPU of each model call in a run with 20 tool calls."""
     with wire_process("--brain", "tool_loop", "--steps", str(STEPS), "--no-checks") as server:
         async with (
             openai.AsyncOpenAI(api_key="k", base_url=server.openai_url, max_retries=0) as client,
             aiohttp.ClientSession() as session,
-            executor(server) as ours,
+            executor(server) as crew,
         ):
             goal = [{"role": "user", "content": "Go."}]
-            sdk, bare, mine = await cpu_of(
+            sdk, bare, mine = await cpu_seconds(
                 lambda: by_hand(with_create(client), list(goal)),
                 lambda: by_hand(with_aiohttp(session, server.openai_url), list(goal)),
-                lambda: ours.execute("Go."),
+                lambda: crew.execute("Go."),
             )
 
     calls = STEPS + 1
@@ -131,18 +132,18 @@ async def twenty_calls() -> None:
         end="",
     )
     print(f"bare aiohttp {bare / calls * 1e3:.2f} ms")
-    _verdict("ours / create()", mine / sdk, 0.25)
-    _verdict("ours / bare aiohttp", mine / bare, 6.0)
+    _compare("ours / create()", mine / sdk, 0.25)
+    _compare("ours / bare aiohttp", mine / bare, 6.0)
 
 
 async def long_conversation(turns: int = 500) -> None:
-    """500 turns of one conversation, the hand-written loop with its history cut to the same length."""
+    """A conversation of 500 turns; the hand-written loop cuts its history to the same length."""
     with wire_process("--brain", "echo", "--no-checks", "--keep", "1") as server:
         async with (
             openai.AsyncOpenAI(api_key="k", base_url=server.openai_url, max_retries=0) as client,
-            executor(server) as ours,
+            executor(server) as crew,
         ):
-            ask = with_create(client)
+            send = with_create(client)
 
             async def hand() -> None:
                 messages: list[dict[str, Any]] = []
@@ -150,62 +151,62 @@ async def long_conversation(turns: int = 500) -> None:
                 for turn in range(turns):
                     messages.append({"role": "user", "content": f"Turn {turn}."})
                     messages = messages[-WINDOW:]
-                    await by_hand(ask, messages)
+                    await by_hand(send, messages)
 
             async def mine() -> None:
                 result = None
 
                 for turn in range(turns):
-                    result = await ours.execute(f"Turn {turn}.", history=result)
+                    result = await crew.execute(f"Turn {turn}.", history=result)
 
-            theirs, cost = await cpu_of(hand, mine, times=1, tries=2)
+            theirs, cost = await cpu_seconds(hand, mine, times=1, tries=2)
 
     print(f"{turns} turns, CPU per turn: ours {cost / turns * 1e3:.2f} ms, create() {theirs / turns * 1e3:.2f} ms")
-    _verdict("ours / create()", cost / theirs, 0.15)
+    _compare("ours / create()", cost / theirs, 0.15)
 
 
 async def many_runs(runs: int = 200) -> None:
-    """200 runs at once against a server that takes 20 ms."""
+    """200 concurrent runs against a server with a latency of 20 ms."""
     with wire_process("--brain", "tool_loop", "--steps", str(STEPS), "--no-checks", "--latency", "0.02") as server:
         async with (
             openai.AsyncOpenAI(api_key="k", base_url=server.openai_url, max_retries=0) as client,
-            executor(server) as ours,
+            executor(server) as crew,
         ):
-            ask = with_create(client)
+            send = with_create(client)
             goal = [{"role": "user", "content": "Go."}]
-            theirs, their_cpu = await _throughput(lambda: by_hand(ask, list(goal)), runs)
-            mine, my_cpu = await _throughput(lambda: ours.execute("Go."), runs)
+            theirs, their_cpu = await _throughput(lambda: by_hand(send, list(goal)), runs)
+            mine, my_cpu = await _throughput(lambda: crew.execute("Go."), runs)
 
     print(f"{runs} runs at once: ours {mine:.0f} calls/s, create() {theirs:.0f} calls/s; ", end="")
     print(f"CPU per call: ours {my_cpu * 1e3:.2f} ms, create() {their_cpu * 1e3:.2f} ms")
-    _verdict("ours / create(), at least", mine / theirs, 10.0, least=True)
-    # What the same machine would do if nothing else ran on it.
-    _verdict("the same by CPU, at least", their_cpu / my_cpu, 10.0, least=True)
+    _compare("ours / create(), at least", mine / theirs, 10.0, least=True)
+    # CPU time does not depend on what else runs on the machine.
+    _compare("the same by CPU, at least", their_cpu / my_cpu, 10.0, least=True)
 
 
 async def _throughput(work: Callable[[], Awaitable[object]], runs: int) -> tuple[float, float]:
-    """Calls in a second, and CPU seconds for one."""
+    """Model calls per second, and CPU seconds per call."""
     start, cpu = time.perf_counter(), time.process_time()
 
     async with asyncio.TaskGroup() as group:
         for _ in range(runs):
-            group.create_task(_one(work))
+            group.create_task(_await(work))
 
     calls = runs * (STEPS + 1)
     return calls / (time.perf_counter() - start), (time.process_time() - cpu) / calls
 
 
-async def _one(work: Callable[[], Awaitable[object]]) -> None:
+async def _await(work: Callable[[], Awaitable[object]]) -> None:
     await work()
 
 
-def _verdict(what: str, ratio: float, target: float, *, least: bool = False) -> None:
-    held = ratio >= target if least else ratio <= target
-    print(f"  {what}: {ratio:.2f} (target {target}) {'holds' if held else 'FALLS SHORT'}")
+def _compare(label: str, ratio: float, target: float, *, least: bool = False) -> None:
+    met = ratio >= target if least else ratio <= target
+    print(f"  {label}: {ratio:.2f} (target {target}) {'met' if met else 'MISSED'}")
 
 
 async def main() -> None:
-    """All three."""
+    """Run all three benchmarks."""
     await twenty_calls()
     await long_conversation()
     await many_runs()

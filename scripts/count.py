@@ -1,4 +1,4 @@
-"""Counts what makes crew/ easy or hard to read: `python scripts/count.py [--list METRIC]`.
+"""Counts readability metrics of crew/: `python scripts/count.py [--list METRIC]`.
 
 `Any` counts uses of the name outside imports. A string probe is a getattr, hasattr or setattr with a literal attribute
 name; `--list probes` shows where they are.

@@ -1,4 +1,4 @@
-"""Starts a real Jaeger on loopback with its traces in memory, and waits until it answers."""
+"""Starts a real Jaeger on loopback with in-memory storage, and waits until it is ready."""
 
 import contextlib
 import os
@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaeger_program import JaegerFailed, end, find, tail
+from jaeger_program import JaegerFailed, find, tail, terminate
 
 HOST = "127.0.0.1"
 PORTS = {"otlp_grpc": 4317, "otlp_http": 4318, "query": 16686}
-# No metrics reader and no further extension, so nothing but these ports is opened.
+# Without a metrics reader and other extensions, so that only these ports are opened.
 CONFIG = """\
 service:
   extensions: [jaeger_storage, jaeger_query]
@@ -44,23 +44,24 @@ class Jaeger:
 
 @contextlib.contextmanager
 def running_jaeger(ports: dict[str, int] | None = None) -> Iterator[Jaeger]:
-    """A Jaeger for the length of a block, on free ports unless told; it never builds one.
+    """Run Jaeger during a `with` block, on free ports by default.
 
-    Raises `JaegerUnavailable` where there is none, and `JaegerFailed` where it does not start.
+    Raises `JaegerUnavailable` if Jaeger is not installed (it is not built here), and `JaegerFailed` if it does not
+    start.
     """
     with tempfile.TemporaryDirectory(prefix="crew-jaeger-") as folder:
         jaeger = launch(ports, Path(folder, "jaeger"))
         try:
             yield jaeger
         finally:
-            end(jaeger.process)
+            terminate(jaeger.process)
 
 
 def launch(ports: dict[str, int] | None, base: Path) -> Jaeger:
     if ports:
         return launch_on(ports, base)
 
-    for _ in range(2):  # a port found free may be taken before Jaeger has it
+    for _ in range(2):  # another process can take a free port before Jaeger opens it
         with contextlib.suppress(JaegerFailed):
             return launch_on(free_ports(), base)
     return launch_on(free_ports(), base)
@@ -73,24 +74,24 @@ def free_ports() -> dict[str, int]:
 
 
 def launch_on(ports: dict[str, int], base: Path) -> Jaeger:
-    """Start Jaeger with `base`.yaml, logging to `base`.log, and return when every port answers."""
+    """Start Jaeger with `base`.yaml, logging to `base`.log, and return when all ports accept connections."""
     binary, config, log = find(), base.with_suffix(".yaml"), base.with_suffix(".log")
     config.write_text(configure(ports))
     env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    env["OTEL_TRACES_SAMPLER"] = "always_off"  # or it files every query as a trace of its own
+    env["OTEL_TRACES_SAMPLER"] = "always_off"  # otherwise Jaeger traces its own queries
     command = [str(binary), "--config", str(config)]
-    with log.open("wb") as out:  # in a session of its own: Ctrl-C reaches us, and we end it
+    with log.open("wb") as out:  # in a new session: Ctrl-C reaches only this process, which then ends Jaeger
         process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
     urls = {name: f"http://{HOST}:{port}" for name, port in ports.items()}
     jaeger = Jaeger(process=process, **urls)
     deadline = time.monotonic() + 30
     try:
-        while not answers(jaeger):
+        while not is_ready(jaeger):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise JaegerFailed(f"{binary} did not start:\n{tail(log)}")
             time.sleep(0.05)
     except BaseException:
-        end(process)
+        terminate(process)
         raise
     return jaeger
 
@@ -103,22 +104,22 @@ def configure(ports: dict[str, int]) -> str:
         except OSError as error:
             advice = f"choose another with --{name.replace('_', '-')}, or --free-ports"
             reason = os.strerror(error.errno or 0)
-            raise JaegerFailed(f"Port {port} can't be had ({reason}): {advice}.") from error
+            raise JaegerFailed(f"Can't open port {port} ({reason}): {advice}.") from error
         text = text.replace(f"@{name}", f"{HOST}:{port}")
     return text
 
 
-# Without the environment's proxies, which must not catch loopback.
+# Ignores proxy settings of the environment, which must not apply to loopback.
 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def has_pages(jaeger: Jaeger) -> bool:
-    """Whether there is a web UI; a build from Go modules has a placeholder instead."""
+def has_web_ui(jaeger: Jaeger) -> bool:
+    """Whether Jaeger has its web UI; a build from Go modules has a placeholder page."""
     with direct.open(jaeger.query, timeout=10) as page:
         return b"not the Jaeger UI" not in page.read()
 
 
-def answers(jaeger: Jaeger) -> bool:
+def is_ready(jaeger: Jaeger) -> bool:
     try:
         for url in (jaeger.otlp_grpc, jaeger.otlp_http):
             socket.create_connection((HOST, int(url.rpartition(":")[2])), timeout=1).close()

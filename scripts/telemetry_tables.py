@@ -1,4 +1,4 @@
-"""Writes the tables of docs/observability.md anew, from the names module: `python scripts/telemetry_tables.py`."""
+"""Rewrites the tables of docs/observability.md from crew.telemetry.names: `python scripts/telemetry_tables.py`."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ def table(*rows: tuple[str, ...]) -> str:
 
 
 def tables() -> dict[str, str]:
-    """Every table of the page, by the name in its markers."""
+    """All tables of the page, by the name in their markers."""
     return {
         "spans": table(("span", "what it is"), *((f"`{name}`", text) for name, text in names.SPANS.items())),
         "attributes": table(("attribute", "meaning"), *((f"`{n}`", text) for n, text in names.ATTRIBUTES.items())),
@@ -31,10 +31,10 @@ def tables() -> dict[str, str]:
 
 
 def renewed(page: str) -> str:
-    """The page with its tables as they must be."""
+    """The page with current tables."""
     for name, text in tables().items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        assert pattern.search(page), f"docs/observability.md has no place for the table {name!r}"
+        assert pattern.search(page), f"docs/observability.md has no markers for the table {name!r}"
         page = pattern.sub(lambda match, text=text: f"{match[1]}{text}\n{match[2]}", page)
 
     return page

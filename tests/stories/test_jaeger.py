@@ -1,4 +1,4 @@
-"""A crew exports to a real Jaeger, and its query API tells the same story that the crew does."""
+"""The traces that a real Jaeger returns for examples/jaeger.py."""
 
 import json
 import os
@@ -14,12 +14,16 @@ from typing import Any
 
 import pytest
 
+from tests.support.servers import server_missing
+
+pytestmark = pytest.mark.servers
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def jaeger() -> Iterator[Any]:
-    """A Jaeger on free ports; where there is none, the test is skipped with the reason, unless CI asked for it."""
+    """A running Jaeger on free ports."""
     sys.path.insert(0, str(ROOT / "scripts"))
 
     try:
@@ -29,17 +33,14 @@ def jaeger() -> Iterator[Any]:
             with running_jaeger() as server:
                 yield server
         except JaegerUnavailable as reason:
-            if os.environ.get("CREW_NEEDS_JAEGER") == "1":
-                raise
-
-            pytest.skip(f"no Jaeger here: {reason}")
+            server_missing("jaeger", str(reason))
     finally:
         sys.path.remove(str(ROOT / "scripts"))
 
 
 @pytest.fixture(scope="module")
 def traces(jaeger: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What Jaeger has of the example's two traces, after the example ran in a process of its own."""
+    """The two traces of the example, as Jaeger returns them; the example runs in a separate process."""
     environment = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": jaeger.otlp_http, "CREW_JAEGER_QUERY": jaeger.query}
     done = subprocess.run(
         [sys.executable, "examples/jaeger.py"],

