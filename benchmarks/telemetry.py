@@ -136,9 +136,7 @@ async def main() -> None:
 
     spread = statistics.median(found["absent", 1]) - least["absent", 1]
     print(f"\nThe noise of `absent` is {spread:.0f} µs; a bare span of the SDK costs {bare_span():.0f} µs here.")
-    print(
-        "A model call has its chat span, three measurements, and a share of the run's spans, prunings and export."
-    )
+    print("A model call has its chat span, three measurements, and a share of the run's spans, prunings and export.")
 
 
 if __name__ == "__main__":
