@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.checked_runs import JsonStore, Watch
+from tests.support.providers import CheckedModels
+from tests.support.stores import CheckedStore
 
 SOAK = os.environ.get("CREW_SOAK") == "1"
 SOAK_EXAMPLES = int(os.environ.get("CREW_SOAK_EXAMPLES", "100000"))
@@ -35,16 +36,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
-def watch() -> Iterator[Watch]:
-    """Models that check every request they receive; the test fails at its end if a request broke an invariant."""
-    watching = Watch()
-    yield watching
-    assert not watching.complaints, "\n".join(watching.complaints)
+def models() -> Iterator[CheckedModels]:
+    """Models that check every request; the test fails at its end if a request broke an invariant."""
+    made = CheckedModels()
+    yield made
+    assert not made.violations, "\n".join(made.violations)
 
 
 @pytest.fixture
-def store() -> Iterator[JsonStore]:
-    """A store that checks every committed state; the test fails at its end if a state broke an invariant."""
-    keeping = JsonStore()
-    yield keeping
-    assert not keeping.complaints, "\n".join(keeping.complaints)
+def store() -> Iterator[CheckedStore]:
+    """A store that checks every commit; the test fails at its end if a state broke an invariant."""
+    made = CheckedStore()
+    yield made
+    assert not made.violations, "\n".join(made.violations)

@@ -24,7 +24,11 @@ from crew.message_rules import validate
 from crew.messages import ToolCall, UserMessage
 from crew.runs.events import ReplyEmpty
 from crew.store import MemoryStore
-from tests.support.doubles import JsonStore, Recording, events_of, executor_for, look, size_of, solo
+from tests.support.messages import total_size
+from tests.support.providers import RecordingProvider
+from tests.support.runs import collect, executor_for, solo
+from tests.support.stores import JsonStore
+from tests.support.tools import look
 
 
 def echo(request: Any) -> str:
@@ -36,7 +40,7 @@ def echo(request: Any) -> str:
 
 async def test_a_conversation_goes_on_from_a_result() -> None:
     """The history, the transcript and the conversation's id come along; the run is a new one."""
-    provider = Recording(echo)
+    provider = RecordingProvider(echo)
     executor = executor_for(provider)
     first = await executor.execute("one")
     second = await executor.execute("two", history=first)
@@ -50,10 +54,10 @@ async def test_a_conversation_goes_on_from_a_result() -> None:
 
 async def test_a_conversation_goes_on_from_a_list() -> None:
     """A result's history passes our own validator, untouched, and is the beginning of the next request."""
-    provider = Recording([call("look", n=1), call("look", n=2)], "found", echo)
+    provider = RecordingProvider([call("look", n=1), call("look", n=2)], "found", echo)
     executor = executor_for(provider, look)
     first = await executor.execute("one")
-    strict = executor_for(Recording(echo), look, validator=InputValidator(tool_pairs="refuse"))
+    strict = executor_for(RecordingProvider(echo), look, validator=InputValidator(tool_pairs="refuse"))
     second = await strict.execute("two", history=list(first.history))
     assert second.history[: len(first.history)] == first.history
     assert second.conversation_id != first.conversation_id
@@ -61,7 +65,7 @@ async def test_a_conversation_goes_on_from_a_list() -> None:
 
 async def test_a_long_conversation_stays_bounded() -> None:
     """A hundred turns by result at a limit of 8: bounded, valid, the transcript whole."""
-    provider = Recording(echo)
+    provider = RecordingProvider(echo)
     executor = executor_for(provider, max_messages_per_request=8)
     result = await executor.execute("turn 0")
 
@@ -69,7 +73,7 @@ async def test_a_long_conversation_stays_bounded() -> None:
         result = await executor.execute(f"turn {n}", history=result)
         assert result.output == f"heard turn {n}"
 
-    assert max(map(size_of, provider.shown)) <= 8
+    assert max(map(total_size, provider.shown)) <= 8
     assert all(validate(shown) == [] for shown in provider.shown)
     assert len(result.transcript) == 200
     assert [m.text for m in result.transcript[:2]] == ["turn 0", "heard turn 0"]  # type: ignore[union-attr]
@@ -77,7 +81,7 @@ async def test_a_long_conversation_stays_bounded() -> None:
 
 async def test_the_same_message_may_be_asked_twice() -> None:
     """A goal whose id is taken is named anew, so that there is one goal."""
-    provider = Recording(echo)
+    provider = RecordingProvider(echo)
     executor = executor_for(provider)
     goal = UserMessage("again", id="mine")
     first = await executor.execute(goal)
@@ -93,7 +97,7 @@ async def test_the_same_message_may_be_asked_twice() -> None:
 @pytest.mark.parametrize("store", [MemoryStore, JsonStore])
 async def test_a_run_id_is_used_once(store: Any) -> None:
     """Also after the run has finished, and while it is under way."""
-    executor = executor_for(Recording(echo), store=store())
+    executor = executor_for(RecordingProvider(echo), store=store())
     await executor.execute("one", run_id="r")
 
     with pytest.raises(RunExists) as caught:
@@ -108,7 +112,7 @@ async def test_a_run_id_is_used_once(store: Any) -> None:
         await gate.wait()
         return ""
 
-    executor = executor_for(Recording(call("wait"), "done"), wait, store=store())
+    executor = executor_for(RecordingProvider(call("wait"), "done"), wait, store=store())
     running = asyncio.ensure_future(executor.execute("one", run_id="r"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -123,7 +127,7 @@ async def test_a_run_id_is_used_once(store: Any) -> None:
 async def test_the_memory_store_drops_finished_runs() -> None:
     """Memory holds what can go on, and nothing else."""
     store = MemoryStore()
-    executor = executor_for(Recording(echo), store=store)
+    executor = executor_for(RecordingProvider(echo), store=store)
 
     for _ in range(10):
         await executor.execute("go")
@@ -136,7 +140,7 @@ async def test_the_memory_store_drops_finished_runs() -> None:
 
 def test_execute_sync_works_without_a_loop() -> None:
     """A script needs no event loop, and leaves none behind."""
-    executor = executor_for(Recording(echo))
+    executor = executor_for(RecordingProvider(echo))
     assert executor.execute_sync("one").output == "heard one"
     assert executor.execute_sync("two").output == "heard two"
 
@@ -144,14 +148,14 @@ def test_execute_sync_works_without_a_loop() -> None:
 async def test_execute_sync_works_inside_a_running_loop() -> None:
     """A notebook has a loop already: the run works on a thread that ends with it."""
     before = threading.active_count()
-    executor = executor_for(Recording(echo))
+    executor = executor_for(RecordingProvider(echo))
     assert executor.execute_sync("one").output == "heard one"
 
     with pytest.raises(InvalidInput):
         executor.execute_sync("")
 
     with pytest.raises(RunError, match="broken"):
-        executor_for(Recording(ValueError("broken"))).execute_sync("go")
+        executor_for(RecordingProvider(ValueError("broken"))).execute_sync("go")
 
     assert threading.active_count() == before
 
@@ -166,8 +170,8 @@ class Order(BaseModel):
     city: str
 
 
-def ordering(*lines: Any) -> tuple[CrewExecutor, Recording]:
-    provider = Recording(*lines)
+def ordering(*lines: Any) -> tuple[CrewExecutor, RecordingProvider]:
+    provider = RecordingProvider(*lines)
     return CrewExecutor(solo(provider, output=Order)), provider
 
 
@@ -209,9 +213,9 @@ async def test_an_answer_that_never_fits_is_an_error() -> None:
 @pytest.mark.parametrize("nothing", ["", "  \n", ModelReply()])
 async def test_an_empty_reply_is_asked_once_more(nothing: Any) -> None:
     """It never enters the history; the next reply counts."""
-    provider = Recording(nothing, "something")
+    provider = RecordingProvider(nothing, "something")
     executor = executor_for(provider)
-    events, result = await events_of(executor, lambda e: e.execute_stream("go"))
+    events, result = await collect(executor.execute_stream("go"))
     assert result.output == "something"
     assert provider.shown[0] == provider.shown[1]
     assert len(result.transcript) == 2
@@ -220,9 +224,9 @@ async def test_an_empty_reply_is_asked_once_more(nothing: Any) -> None:
 
 async def test_two_empty_replies_are_an_empty_answer() -> None:
     """The run completes, and an event says so; an empty reply later in the run has a second chance of its own."""
-    provider = Recording("", call("look", n=1), "", "")
+    provider = RecordingProvider("", call("look", n=1), "", "")
     executor = executor_for(provider, look)
-    events, result = await events_of(executor, lambda e: e.execute_stream("go"))
+    events, result = await collect(executor.execute_stream("go"))
     assert (result.output, result.stop_reason) == ("", "completed")
     outcomes = [e.outcome for e in events if isinstance(e, ReplyEmpty)]
     assert outcomes == ["asked_again", "asked_again", "final"]
@@ -242,7 +246,7 @@ async def test_a_run_that_failed_can_be_resumed() -> None:
 
         return "now"
 
-    provider = Recording(call("look", n=1), flaky)
+    provider = RecordingProvider(call("look", n=1), flaky)
     executor = executor_for(provider, look)
 
     with pytest.raises(RunError, match="not now") as caught:
@@ -256,7 +260,7 @@ async def test_a_run_that_failed_can_be_resumed() -> None:
 async def test_an_exhausted_script_says_what_to_do() -> None:
     """Offline work fails in words."""
     with pytest.raises(RunError, match="add a line") as caught:
-        await executor_for(Recording(call("look", n=1)), look).execute("go")
+        await executor_for(RecordingProvider(call("look", n=1)), look).execute("go")
 
     assert isinstance(caught.value.__cause__, ScriptExhausted)
 
@@ -264,7 +268,7 @@ async def test_an_exhausted_script_says_what_to_do() -> None:
 async def test_an_overflow_in_the_middle_of_a_run_is_itemised() -> None:
     """A history policy of anybody's making can't hide it: the error names what must stay."""
     rules = [{"role": "system", "content": f"rule {n}"} for n in range(3)]
-    provider = Recording(call("look", n=1), "done")
+    provider = RecordingProvider(call("look", n=1), "done")
     executor = executor_for(provider, look, max_messages_per_request=6)
     assert (await executor.execute("go", history=rules)).output == "done"
 
@@ -283,7 +287,7 @@ def test_a_model_that_nobody_serves_is_a_definition_error() -> None:
 
 async def test_an_unknown_agent_is_told_with_its_neighbours() -> None:
     """`agent=` begins elsewhere; a wrong name is refused before anything runs."""
-    executor = executor_for(Recording(echo))
+    executor = executor_for(RecordingProvider(echo))
     assert (await executor.execute("go", agent="solo")).agent == "solo"
 
     with pytest.raises(InvalidInput, match="solo"):
@@ -293,7 +297,7 @@ async def test_an_unknown_agent_is_told_with_its_neighbours() -> None:
 async def test_lone_surrogates_of_a_model_are_replaced_at_the_door() -> None:
     """What a model writes can be stored and sent, whatever it writes."""
     odd = ToolCall(id="a\ud800", name="lo\udfffk", arguments='{"n": "\ud800"}')
-    provider = Recording(ModelReply(text="a\ud800", calls=(odd,)), "done \udfff")
+    provider = RecordingProvider(ModelReply(text="a\ud800", calls=(odd,)), "done \udfff")
     result = await executor_for(provider, look, store=JsonStore()).execute("go")
     assert result.output == "done \ufffd"
     assert all("\ud800" not in str(m) for m in result.transcript)
@@ -306,7 +310,7 @@ async def test_plain_functions_are_tools() -> None:
         """Shout."""
         return text.upper()
 
-    agent = Agent("solo", model=Recording(call("shout", text="hi"), "done"), tools=[shout])
+    agent = Agent("solo", model=RecordingProvider(call("shout", text="hi"), "done"), tools=[shout])
     result = await CrewExecutor(agent).execute("go")
     assert result.transcript[2].results[0].text == "HI"  # type: ignore[union-attr]
     assert tool(shout)("direct") == "DIRECT"

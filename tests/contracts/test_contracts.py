@@ -18,7 +18,8 @@ from tests.contracts.policy import PolicyContract
 from tests.contracts.provider import ProviderContract
 from tests.contracts.run_store import RunStoreContract, event, state
 from tests.contracts.token_counter import TokenCounterContract
-from tests.support.doubles import JsonStore, Recording
+from tests.support.providers import RecordingProvider
+from tests.support.stores import JsonStore
 
 
 class TestMemoryStore(RunStoreContract):
@@ -73,7 +74,7 @@ class TestRecording(TestScripted):
 
     @pytest.fixture
     def provider(self) -> Provider:
-        return Recording("Hello\nthere.")
+        return RecordingProvider("Hello\nthere.")
 
 
 class _Estimating:

@@ -16,9 +16,11 @@ from crew.message_rules import validate
 from crew.messages import AssistantMessage
 from crew.runs import Finished
 from crew.runs.events import Asked
-from crew.store import decode_state
 from crew.tools import Tool
-from tests.support.doubles import JsonStore, Recording, executor_for, look
+from tests.support.providers import RecordingProvider
+from tests.support.runs import executor_for
+from tests.support.stores import JsonStore
+from tests.support.tools import look
 
 LINES = [[call("look", n=1), call("look", n=2)], call("look", n=3), "the answer"]
 
@@ -59,16 +61,16 @@ class Stepped:
         self.loop.close()
 
 
-def fresh() -> tuple[CrewExecutor, Recording, JsonStore]:
-    provider, store = Recording(*LINES), JsonStore()
+def fresh() -> tuple[CrewExecutor, RecordingProvider, JsonStore]:
+    provider, store = RecordingProvider(*LINES), JsonStore()
     return executor_for(provider, look, store=store, max_messages_per_request=5), provider, store
 
 
 def check_resumes(stepped: Stepped, store: JsonStore) -> None:
     """The newest commit is a state at which a fresh executor goes on to the right answer."""
-    provider = Recording(*LINES)
+    provider = RecordingProvider(*LINES)
     executor = executor_for(provider, look, store=store, max_messages_per_request=5)
-    carry_on = executor.resume("r") if store.states.get("r") else executor.execute("the goal", run_id="r")
+    carry_on = executor.resume("r") if store.snapshots else executor.execute("the goal", run_id="r")
     result = stepped.loop.run_until_complete(carry_on)
     assert result.output == "the answer"
     assert len(result.transcript) == 6
@@ -109,7 +111,7 @@ def test_a_caller_may_be_cancelled_at_every_await_point(way: str, caplog: pytest
         assert task.cancelled() or task.result() == "the answer"
         stepped.step()
         assert asyncio.all_tasks(stepped.loop) == set(), f"after {points} turns"
-        assert all(decode_state(data) for data in store.states.get("r", []))
+        assert len(store.states) == len(store.snapshots)
         check_resumes(stepped, store)
         stepped.close()
         points += 1
@@ -164,7 +166,7 @@ def test_a_resume_may_be_cancelled_at_every_await_point() -> None:
             return "sent"
 
         def executor(store: JsonStore = store, send: Tool = send) -> CrewExecutor:
-            return executor_for(Recording(call("send", n=1), "the answer"), send, store=store)
+            return executor_for(RecordingProvider(call("send", n=1), "the answer"), send, store=store)
 
         paused = stepped.loop.run_until_complete(executor().execute("go", run_id="r"))
         answers = {paused.pauses[0].id: True}
@@ -218,7 +220,7 @@ def test_a_run_may_be_ended_at_every_await_point() -> None:
             assert isinstance(cancel.exception(), UnknownRun)
             assert result.stop_reason == "completed"
         elif result.stop_reason == "cancelled":
-            assert isinstance(decode_state(store.states["r"][-1]).next, Finished)
+            assert isinstance(store.newest.next, Finished)
 
         if result.history:
             last = result.history[-1]
@@ -242,7 +244,7 @@ async def test_calls_that_are_open_when_a_run_is_ended_are_answered() -> None:
         await asyncio.Event().wait()
         return ""
 
-    provider = Recording([call("wait"), call("look", n=1)], "never")
+    provider = RecordingProvider([call("wait"), call("look", n=1)], "never")
     executor = executor_for(provider, wait, look)
     running = asyncio.ensure_future(executor.execute("the goal", run_id="r"))
     await started.wait()
@@ -256,7 +258,7 @@ async def test_calls_that_are_open_when_a_run_is_ended_are_answered() -> None:
     with pytest.raises(UnknownRun):
         await executor.resume("r")
 
-    next_one = executor_for(Recording(lambda request: "went on"), look)
+    next_one = executor_for(RecordingProvider(lambda request: "went on"), look)
     assert (await next_one.execute("and now?", history=result.history)).output == "went on"
 
 
@@ -268,7 +270,7 @@ async def test_a_paused_run_may_be_ended() -> None:
         """Send."""
         return "sent"
 
-    executor = executor_for(Recording(call("send"), "never"), send)
+    executor = executor_for(RecordingProvider(call("send"), "never"), send)
     paused = await executor.execute("go")
     await executor.cancel(paused.run_id)
 
@@ -285,7 +287,7 @@ async def test_a_tool_may_end_its_own_run() -> None:
         await executor.cancel("r")
         return "not reached"
 
-    executor = executor_for(Recording(call("stop"), "never"), stop)
+    executor = executor_for(RecordingProvider(call("stop"), "never"), stop)
     assert (await executor.execute("go", run_id="r")).stop_reason == "cancelled"
 
 
@@ -318,7 +320,7 @@ async def test_leaving_a_stream_whose_run_failed_logs_nothing(caplog: pytest.Log
     """An error that nobody waits for is not shouted after the fact."""
     troubles: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
-    executor = executor_for(Recording(ValueError("broken")))
+    executor = executor_for(RecordingProvider(ValueError("broken")))
 
     async def leave() -> None:
         async with executor.execute_stream("go") as events:
@@ -354,7 +356,7 @@ async def test_closing_the_executor_stops_what_is_under_way() -> None:
 
     read = tool(effect="read")(slow)
 
-    async with executor_for(Recording(call("slow"), "done"), read, store=store) as executor:
+    async with executor_for(RecordingProvider(call("slow"), "done"), read, store=store) as executor:
         running = asyncio.ensure_future(executor.execute("go", run_id="r"))
         await started.wait()
 
@@ -366,4 +368,6 @@ async def test_closing_the_executor_stops_what_is_under_way() -> None:
         """Do not wait."""
         return "quick"
 
-    assert (await executor_for(Recording(call("slow"), "done"), quick, store=store).resume("r")).output == "done"
+    assert (
+        await executor_for(RecordingProvider(call("slow"), "done"), quick, store=store).resume("r")
+    ).output == "done"

@@ -10,7 +10,7 @@ import pytest
 from crew import Context, ScriptedProvider, call, tool
 from crew.interfaces import ModelRequest
 from crew.messages import ToolCall, UserMessage
-from tests.support.doubles import executor_for
+from tests.support.runs import executor_for
 
 
 @tool

@@ -17,16 +17,19 @@ from crew.interfaces import ModelReply, ModelRequest
 from crew.message_rules import PROFILES, validate
 from crew.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from crew.runs.events import CallsDeclined, HistoryPruned, HistoryRepaired
-from tests.support.doubles import Recording, events_of, executor_for, look, size_of, solo
+from tests.support.messages import total_size
+from tests.support.providers import RecordingProvider
+from tests.support.runs import collect, executor_for, solo
 from tests.support.strategies import broken_conversations, budgets
+from tests.support.tools import look
 
 ROUNDS = Limits(rounds=None)
 
 
-def check_requests(provider: Recording, limit: int, goal: str) -> None:
+def check_requests(provider: RecordingProvider, limit: int, goal: str) -> None:
     """Laws 1–3 for every request that was sent."""
     for shown in provider.shown:
-        assert size_of(shown) <= limit
+        assert total_size(shown) <= limit
         assert any(isinstance(m, UserMessage) and m.text == goal for m in shown)
         assert all(validate(shown, profile) == [] for profile in PROFILES.values())
 
@@ -42,16 +45,16 @@ async def test_a_run_keeps_the_laws_whatever_came_in(
     """Any history, any calls, any limit: bounded, valid, the goal there, the transcript whole, the answer right."""
     limit, target = budget
     lines: list[Any] = [[call("look", n=n) for n in range(size)] for size in rounds]
-    provider = Recording(*lines, "the answer")
+    provider = RecordingProvider(*lines, "the answer")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a target near the limit is warned of, and lawful
         executor = executor_for(provider, look, max_messages_per_request=limit, prune_to=target, limits=ROUNDS)
 
-    events, result = await events_of(executor, lambda e: e.execute_stream("the goal", history=before, run_id="r"))
+    events, result = await collect(executor.execute_stream("the goal", history=before, run_id="r"))
     assert result.output == "the answer"
     check_requests(provider, limit, "the goal")
-    assert size_of(result.history) <= limit
+    assert total_size(result.history) <= limit
     check_transcript(before, result, rounds)
     check_front(provider, events)
     # What comes out may come in again: our own validator takes it as it is, pairs and all.
@@ -71,7 +74,7 @@ def check_transcript(before: list[Message], result: Any, rounds: list[int]) -> N
     assert all(ids)
 
 
-def check_front(provider: Recording, events: list[Any]) -> None:
+def check_front(provider: RecordingProvider, events: list[Any]) -> None:
     """Law 5: between two prunings, a request begins with the one before it."""
     prunings = [e.sequence for e in events if isinstance(e, HistoryPruned)]
     asked = [e.sequence for e in events if e.kind == "asked"]
@@ -84,7 +87,7 @@ def check_front(provider: Recording, events: list[Any]) -> None:
 
 async def test_sixty_calls_at_a_limit_of_ten() -> None:
     """The right answer, the goal in every request, no request above ten."""
-    provider = Recording(*[call("look", n=n) for n in range(60)], "sixty looked up")
+    provider = RecordingProvider(*[call("look", n=n) for n in range(60)], "sixty looked up")
     result = await executor_for(provider, look, max_messages_per_request=10).execute("the goal")
     assert result.output == "sixty looked up"
     assert len(provider.requests) == 61
@@ -98,9 +101,9 @@ async def test_sixty_calls_at_a_limit_of_ten() -> None:
 
 async def test_forty_parallel_calls_at_a_limit_of_ten() -> None:
     """The first that fit are run, the others are declined in words, and the run goes on within the bound."""
-    provider = Recording([call("look", n=n) for n in range(40)], "enough")
+    provider = RecordingProvider([call("look", n=n) for n in range(40)], "enough")
     executor = executor_for(provider, look, max_messages_per_request=10)
-    events, result = await events_of(executor, lambda e: e.execute_stream("the goal"))
+    events, result = await collect(executor.execute_stream("the goal"))
     assert result.output == "enough"
     check_requests(provider, 10, "the goal")
     answered = provider.shown[1][-1]
@@ -116,17 +119,17 @@ async def test_forty_parallel_calls_at_a_limit_of_ten() -> None:
 
 async def test_as_many_calls_as_the_limits_allow_are_accepted() -> None:
     """`tool_calls_per_turn` bounds a reply too."""
-    provider = Recording([call("look", n=n) for n in range(5)], "enough")
+    provider = RecordingProvider([call("look", n=n) for n in range(5)], "enough")
     result = await executor_for(provider, look, limits=Limits(tool_calls_per_turn=2)).execute("go")
     assert result.metrics.by_tool["look"].calls == 2
 
 
 async def test_the_default_is_fifty() -> None:
     """Without a word, a history holds at most fifty messages and a pruning cuts to half."""
-    provider = Recording(*[call("look", n=n) for n in range(60)], "done")
+    provider = RecordingProvider(*[call("look", n=n) for n in range(60)], "done")
     result = await executor_for(provider, look).execute("the goal")
     assert result.metrics.limit == 50
-    assert max(map(size_of, provider.shown)) in (49, 50)
+    assert max(map(total_size, provider.shown)) in (49, 50)
     assert all(before == 51 and after == 25 for before, after in result.metrics.sizes)
 
 
@@ -142,7 +145,7 @@ def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
 
 async def test_one_is_enough_to_answer() -> None:
     """At a limit of 1 the goal is sent, and the reply replaces it; the next one goes on."""
-    provider = Recording(lambda request: f"heard {request.messages[-1].text}")  # type: ignore[union-attr]
+    provider = RecordingProvider(lambda request: f"heard {request.messages[-1].text}")  # type: ignore[union-attr]
     executor = executor_for(provider, max_messages_per_request=1)
     result = await executor.execute("one")
     assert [m.text for m in result.history] == ["heard one"]  # type: ignore[union-attr]
@@ -155,7 +158,7 @@ async def test_one_is_enough_to_answer() -> None:
 
 async def test_three_is_enough_for_tools() -> None:
     """Goal, call and result; below that, the executor is not built."""
-    provider = Recording(*[call("look", n=n) for n in range(5)], "done")
+    provider = RecordingProvider(*[call("look", n=n) for n in range(5)], "done")
     result = await executor_for(provider, look, max_messages_per_request=3).execute("the goal")
     assert result.output == "done"
     check_requests(provider, 3, "the goal")
@@ -189,15 +192,15 @@ async def test_the_policy_s_own_limit_holds_where_none_is_given() -> None:
 
 async def test_unbounded_sends_everything() -> None:
     """History without a bound has a name of its own."""
-    provider = Recording(*[call("look", n=n) for n in range(60)], "done")
+    provider = RecordingProvider(*[call("look", n=n) for n in range(60)], "done")
     result = await executor_for(provider, look, history="unbounded").execute("go")
-    assert size_of(provider.shown[-1]) == 121
+    assert total_size(provider.shown[-1]) == 121
     assert result.metrics.limit is None
 
 
 async def test_rules_that_leave_no_room_are_told_before_the_first_request() -> None:
     """The overflow is itemised, and nothing was asked."""
-    provider = Recording("never")
+    provider = RecordingProvider("never")
     rules = [{"role": "system", "content": f"rule {n}"} for n in range(8)]
 
     with pytest.raises(ContextOverflow) as caught:
@@ -206,15 +209,15 @@ async def test_rules_that_leave_no_room_are_told_before_the_first_request() -> N
     assert caught.value.items == (("system messages", 8), ("goal and one step", 3))
     assert provider.requests == []
     same = [{"role": "system", "content": "rule"} for _ in range(8)]
-    fits = executor_for(Recording("fits"), look, max_messages_per_request=10)
+    fits = executor_for(RecordingProvider("fits"), look, max_messages_per_request=10)
     assert (await fits.execute("go", history=same)).output == "fits"
 
 
 async def test_a_repair_at_the_door_is_reported() -> None:
     """Law 2: a broken history is mended, counted, and told."""
     orphan = {"role": "tool", "tool_call_id": "x", "content": "?"}
-    executor = executor_for(Recording("fine"))
-    events, result = await events_of(executor, lambda e: e.execute_stream("go", history=[orphan]))
+    executor = executor_for(RecordingProvider("fine"))
+    events, result = await collect(executor.execute_stream("go", history=[orphan]))
     assert result.output == "fine"
     assert [e.where for e in events if isinstance(e, HistoryRepaired)] == ["door"]
 
@@ -226,9 +229,9 @@ async def test_reused_and_odd_call_ids_are_renamed_at_birth() -> None:
         calls = [ToolCall(id=id, name="look", arguments='{"n": 1}') for id in ("same", "same", "", "x" * 60, "a b")]
         return ModelReply(calls=(*calls, ToolCall(id="n", name="no such näme", arguments="{}")))
 
-    provider = Recording(odd, odd, odd, "done")
+    provider = RecordingProvider(odd, odd, odd, "done")
     executor = executor_for(provider, look, max_messages_per_request=30)
-    events, result = await events_of(executor, lambda e: e.execute_stream("the goal"))
+    events, result = await collect(executor.execute_stream("the goal"))
     assert result.output == "done"
     check_requests(provider, 30, "the goal")
     assert not any(isinstance(e, HistoryRepaired) for e in events)
@@ -238,8 +241,8 @@ async def test_reused_and_odd_call_ids_are_renamed_at_birth() -> None:
 async def test_a_new_call_id_is_not_one_that_is_taken(taken: str) -> None:
     """The name that is made up for a second `same` avoids those in the history."""
     first = ModelReply(calls=(ToolCall(id="same", name="look"), ToolCall(id=taken, name="look")))
-    provider = Recording(first, ModelReply(calls=(ToolCall(id="same", name="look"),)), "done")
-    events, _ = await events_of(executor_for(provider, look), lambda e: e.execute_stream("the goal"))
+    provider = RecordingProvider(first, ModelReply(calls=(ToolCall(id="same", name="look"),)), "done")
+    events, _ = await collect(executor_for(provider, look).execute_stream("the goal"))
     check_requests(provider, 50, "the goal")
     assert not any(isinstance(e, HistoryRepaired) for e in events)
 
@@ -283,7 +286,7 @@ def test_a_limit_below_what_a_policy_asks_for_is_an_error() -> None:
 
 async def test_a_marker_for_what_left_the_history_counts_too() -> None:
     """What a view truncated may leave the history later: the marker that still speaks of it stays within the bound."""
-    provider = Recording(*[call("tell", n=n) for n in range(40)], "done")
+    provider = RecordingProvider(*[call("tell", n=n) for n in range(40)], "done")
 
     @tool(effect="read")
     async def tell(n: int) -> str:
@@ -299,7 +302,7 @@ async def test_a_marker_for_what_left_the_history_counts_too() -> None:
 @pytest.mark.parametrize("way", ["parameters", "agent"])
 async def test_no_more_calls_are_accepted_than_a_view_can_show(way: str) -> None:
     """A request may be bounded tighter than the history: a reply with many calls does not overflow it."""
-    provider = Recording([call("look", n=n) for n in range(12)], "enough")
+    provider = RecordingProvider([call("look", n=n) for n in range(12)], "enough")
     agent = solo(provider, look, history=Rolling(limit=6) if way == "agent" else None)
     parameters = RequestParameters(max_history_size=6) if way == "parameters" else None
     result = await CrewExecutor(agent, parameters=parameters).execute("the goal")

@@ -8,7 +8,9 @@ import pytest
 
 from crew import call
 from crew.runs import Event
-from tests.support.doubles import Recording, events_of, executor_for, look
+from tests.support.providers import RecordingProvider
+from tests.support.runs import collect, executor_for
+from tests.support.tools import look
 
 LINES = [call("look", n=1), "the answer"]
 
@@ -22,9 +24,9 @@ async def test_a_failing_observer_is_switched_off_and_changes_nothing(caplog: py
         failures.append(event)
         raise RuntimeError("no disk")
 
-    plain = await executor_for(Recording(*LINES), look).execute("go", run_id="r")
-    executor = executor_for(Recording(*LINES), look, observers=[failing, seen.append])
-    events, result = await events_of(executor, lambda e: e.execute_stream("go", run_id="r"))
+    plain = await executor_for(RecordingProvider(*LINES), look).execute("go", run_id="r")
+    executor = executor_for(RecordingProvider(*LINES), look, observers=[failing, seen.append])
+    events, result = await collect(executor.execute_stream("go", run_id="r"))
     assert (result.output, result.history, result.usage) == (plain.output, plain.history, plain.usage)
     assert seen == events
     assert len(failures) == 1
@@ -39,7 +41,7 @@ async def test_a_failing_observer_is_switched_off_and_changes_nothing(caplog: py
 async def test_an_observer_is_told_of_everything_also_where_nobody_reads_the_stream() -> None:
     """`execute` feeds the same observers; pieces of text come only where somebody streams."""
     seen: list[Event] = []
-    await executor_for(Recording(*LINES), look, observers=[seen.append]).execute("go")
+    await executor_for(RecordingProvider(*LINES), look, observers=[seen.append]).execute("go")
     assert [e.kind for e in seen if e.kind in ("run_started", "replied", "tool_returned", "run_finished")] == [
         "run_started",
         "replied",

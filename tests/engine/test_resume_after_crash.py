@@ -14,7 +14,10 @@ from crew.errors import RunConflict
 from crew.message_rules import validate
 from crew.runs import RunResult
 from crew.transitions.result import build_result
-from tests.support.doubles import Crash, JsonStore, Recording, executor_for, look
+from tests.support.providers import RecordingProvider
+from tests.support.runs import executor_for
+from tests.support.stores import Crash, JsonStore
+from tests.support.tools import look
 
 LIMIT = 7
 
@@ -47,16 +50,16 @@ def script(*rounds: int, name: str = "peek") -> list[Any]:
     return [*([call(name, n=10 * i + n) for n in range(size)] for i, size in enumerate(rounds)), "the answer"]
 
 
-async def whole(lines: list[Any]) -> tuple[RunResult, Recording, int]:
+async def whole(lines: list[Any]) -> tuple[RunResult, RecordingProvider, int]:
     """The run without a crash: what it comes to, what it asked, and how many commits it makes."""
-    provider, store = Recording(*lines), JsonStore()
+    provider, store = RecordingProvider(*lines), JsonStore()
     executor = executor_for(provider, *Ledger().tools, store=store, max_messages_per_request=LIMIT)
-    return await executor.execute("the goal", run_id="r"), provider, store.commits
+    return await executor.execute("the goal", run_id="r"), provider, len(store.snapshots)
 
 
-async def crashed(lines: list[Any], after: int, ledger: Ledger) -> tuple[Recording, JsonStore]:
+async def crashed(lines: list[Any], after: int, ledger: Ledger) -> tuple[RecordingProvider, JsonStore]:
     """The same run in a process that is gone after its n-th commit."""
-    provider, store = Recording(*lines), JsonStore(crash_after=after)
+    provider, store = RecordingProvider(*lines), JsonStore(crash_after=after)
     executor = executor_for(provider, *ledger.tools, store=store, max_messages_per_request=LIMIT)
 
     with pytest.raises(Crash):
@@ -82,7 +85,7 @@ async def check_every_crash(lines: list[Any]) -> None:
     for after in range(1, commits):
         ledger = Ledger()
         first, store = await crashed(lines, after, ledger)
-        second = Recording(*lines)
+        second = RecordingProvider(*lines)
         executor = executor_for(second, *ledger.tools, store=store, max_messages_per_request=LIMIT)
         result = await executor.resume("r")
         assert same(result, expected), f"after commit {after}"
@@ -103,7 +106,7 @@ async def test_a_finished_run_is_not_run_again() -> None:
     lines = script(1)
     expected, _, commits = await whole(lines)
     _, store = await crashed(lines, commits, Ledger())
-    provider = Recording(*lines)
+    provider = RecordingProvider(*lines)
     result = await executor_for(provider, look, *Ledger().tools, store=store, max_messages_per_request=LIMIT).resume(
         "r"
     )
@@ -121,7 +124,7 @@ async def test_a_write_that_was_begun_waits_for_a_person(answer: Any) -> None:
     for after in range(1, commits):
         ledger = Ledger()
         _, store = await crashed(lines, after, ledger)
-        provider = Recording(*lines)
+        provider = RecordingProvider(*lines)
         executor = executor_for(provider, *ledger.tools, store=store, max_messages_per_request=LIMIT)
         result = await executor.resume("r")
         before = list(ledger.written)
@@ -148,7 +151,7 @@ async def test_a_result_given_by_a_person_is_shown_to_the_model() -> None:
     """`{"done": result}` becomes the call's result; `skip` says that nobody knows."""
     lines = script(2, name="post")
     _, store = await crashed(lines, 3, Ledger())
-    provider = Recording(*lines)
+    provider = RecordingProvider(*lines)
     executor = executor_for(provider, *Ledger().tools, store=store, max_messages_per_request=LIMIT)
     paused = await executor.resume("r")
     one, two = paused.pauses
@@ -162,16 +165,18 @@ async def test_a_result_given_by_a_person_is_shown_to_the_model() -> None:
 async def test_a_store_that_fails_fails_the_run_and_loses_nothing() -> None:
     """The caller gets an error with what was there; the run goes on from the last commit."""
 
-    class Full(JsonStore):
+    class FullOnce(JsonStore):
+        full = True
+
         async def commit(self, *given: Any) -> None:
-            if self.commits == 3:
-                self.commits = 99
+            if self.full and len(self.snapshots) == 3:
+                self.full = False
                 raise OSError("no space left")
 
             await super().commit(*given)
 
-    lines, store = script(1, 1), Full()
-    executor = executor_for(Recording(*lines), *Ledger().tools, store=store)
+    lines, store = script(1, 1), FullOnce()
+    executor = executor_for(RecordingProvider(*lines), *Ledger().tools, store=store)
 
     with pytest.raises(RunError, match="no space left") as caught:
         await executor.execute("the goal", run_id="r")
@@ -185,7 +190,7 @@ async def test_two_that_carry_the_same_run_on_do_not_both_get_through() -> None:
     """Two processes resume one run: the second one's step is not stored, and it is told so."""
     lines = script(1, 1)
     _, store = await crashed(lines, 2, Ledger())
-    executors = [executor_for(Recording(*lines), *Ledger().tools, store=store) for _ in range(2)]
+    executors = [executor_for(RecordingProvider(*lines), *Ledger().tools, store=store) for _ in range(2)]
     outcomes = await asyncio.gather(*(executor.resume("r") for executor in executors), return_exceptions=True)
     assert [o.output for o in outcomes if isinstance(o, RunResult)] == ["the answer"]
     lost = next(o for o in outcomes if isinstance(o, RunError))
@@ -197,9 +202,9 @@ async def test_a_failed_run_s_result_goes_on_as_a_conversation(after: int) -> No
     """Whatever a run was at when it stopped, its history is ready for the next one."""
     lines = script(1, 1)
     _, store = await crashed(lines, after, Ledger())
-    provider = Recording(*lines)
+    provider = RecordingProvider(*lines)
     stopped = build_result(executor_for(provider, *Ledger().tools).plan, (await store.load("r")).state)
-    ahead = Recording(lambda request: "went on")
+    ahead = RecordingProvider(lambda request: "went on")
     result = await executor_for(ahead, *Ledger().tools).execute("and now?", history=stopped)
     assert result.output == "went on"
     assert all(validate(shown) == [] for shown in ahead.shown)

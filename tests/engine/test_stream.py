@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from crew import Context, CrewError, RunError, call, tool
-from crew.runs import Event, RunState
+from crew.runs import Event
 from crew.runs.events import RunFailed, RunFinished, TextDelta, ToolProgress
-from tests.support.doubles import JsonStore, Recording, Ticking, events_of, executor_for, look
+from tests.support.clocks import TickingClock
+from tests.support.providers import RecordingProvider
+from tests.support.runs import collect, executor_for
+from tests.support.stores import SlowStore
+from tests.support.tools import look
 
 LINES = [[call("look", n=n) for n in range(3)], call("nowhere"), "first line\nsecond line\nthird line"]
 
 
 async def test_execute_and_the_drained_stream_come_to_the_same() -> None:
     """Output, history, transcript and usage are equal, down to the ids of the messages."""
-    one = await executor_for(Recording(*LINES), look, max_messages_per_request=6).execute("go", run_id="r")
-    executor = executor_for(Recording(*LINES), look, max_messages_per_request=6)
-    events, other = await events_of(executor, lambda e: e.execute_stream("go", run_id="r"))
+    one = await executor_for(RecordingProvider(*LINES), look, max_messages_per_request=6).execute("go", run_id="r")
+    executor = executor_for(RecordingProvider(*LINES), look, max_messages_per_request=6)
+    events, other = await collect(executor.execute_stream("go", run_id="r"))
     assert one.output == other.output
     assert one.history == other.history
     assert one.transcript == other.transcript
@@ -31,7 +34,7 @@ async def test_execute_and_the_drained_stream_come_to_the_same() -> None:
 
 async def test_a_plain_async_for_reads_the_whole_run() -> None:
     """Without `async with`: the same events, the result at the end, and a second reading finds nothing more."""
-    stream = executor_for(Recording(*LINES), look).execute_stream("go")
+    stream = executor_for(RecordingProvider(*LINES), look).execute_stream("go")
 
     with pytest.raises(CrewError, match="no result yet"):
         _ = stream.result
@@ -44,7 +47,7 @@ async def test_a_plain_async_for_reads_the_whole_run() -> None:
 
 async def test_reading_may_go_on_inside_async_with() -> None:
     """Leaving the loop does not leave the stream."""
-    async with executor_for(Recording(*LINES), look).execute_stream("go") as stream:
+    async with executor_for(RecordingProvider(*LINES), look).execute_stream("go") as stream:
         first = await anext(aiter(stream))
         rest = [event async for event in stream]
 
@@ -55,8 +58,8 @@ async def test_reading_may_go_on_inside_async_with() -> None:
 
 async def test_every_event_says_where_it_belongs() -> None:
     """Run, agent, number and time; the numbers rise by one, the times never fall."""
-    executor = executor_for(Recording(*LINES), look, clock=Ticking())
-    events, _ = await events_of(executor, lambda e: e.execute_stream("go", run_id="r"))
+    executor = executor_for(RecordingProvider(*LINES), look, clock=TickingClock())
+    events, _ = await collect(executor.execute_stream("go", run_id="r"))
     assert {e.run_id for e in events} == {"r"}
     assert {e.agent for e in events} == {"solo"}
     assert [e.sequence for e in events] == list(range(1, len(events) + 1))
@@ -66,7 +69,7 @@ async def test_every_event_says_where_it_belongs() -> None:
 async def test_a_failure_is_the_last_event_and_then_raised() -> None:
     """The stream says so, then the reader gets the error with everything so far; the result raises it too."""
     told: list[Event] = []
-    broken = Recording(call("look", n=1), ValueError("broken"))
+    broken = RecordingProvider(call("look", n=1), ValueError("broken"))
     stream = executor_for(broken, look, observers=[told.append]).execute_stream("go")
 
     with pytest.raises(RunError, match="broken") as caught:
@@ -78,16 +81,6 @@ async def test_a_failure_is_the_last_event_and_then_raised() -> None:
 
     with pytest.raises(RunError):
         _ = stream.result
-
-
-class SlowStore(JsonStore):
-    """A store whose commits take several turns of the loop."""
-
-    async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-        await super().commit(run_id, version, events, state)
 
 
 async def test_what_is_told_during_a_commit_keeps_its_place() -> None:
@@ -104,18 +97,18 @@ async def test_what_is_told_during_a_commit_keeps_its_place() -> None:
 
     chatty = tool(retries=1)(chatty.function)
     store = SlowStore()
-    provider = Recording([call("chatty", n=n) for n in range(4)], "done")
+    provider = RecordingProvider([call("chatty", n=n) for n in range(4)], "done")
     executor = executor_for(provider, chatty, store=store)
-    events, _ = await events_of(executor, lambda e: e.execute_stream("go", run_id="r"))
+    events, _ = await collect(executor.execute_stream("go", run_id="r"))
     assert [e.sequence for e in events] == list(range(1, len(events) + 1))
     kept = [e for e in events if not isinstance(e, TextDelta | ToolProgress)]
-    assert store.told("r") == kept
+    assert store.events == kept
     assert len([e for e in events if isinstance(e, ToolProgress)]) == 2 * (5 + 20 + 35 + 50)
 
 
 async def test_a_stream_that_is_never_read_never_runs() -> None:
     """The run begins when reading does."""
-    provider = Recording("hi")
+    provider = RecordingProvider("hi")
     executor_for(provider).execute_stream("go")
     await asyncio.sleep(0)
     assert provider.requests == []

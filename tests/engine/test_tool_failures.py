@@ -14,7 +14,10 @@ from crew import Context, Limits, call, tool
 from crew.interfaces import ModelReply
 from crew.messages import ToolCall, ToolResult
 from crew.runs.events import ToolProgress, Warned
-from tests.support.doubles import JsonStore, Recording, events_of, executor_for, look
+from tests.support.providers import RecordingProvider
+from tests.support.runs import collect, executor_for
+from tests.support.stores import JsonStore
+from tests.support.tools import look
 
 FOREVER = threading.Event()
 
@@ -151,7 +154,7 @@ TOOLS = [value for value in list(globals().values()) if type(value).__name__ == 
 
 async def results(*calls: Any, tools: Any = TOOLS, **options: Any) -> tuple[ToolResult, ...]:
     """What the model is told, in a run that is stored as bytes and goes on to its answer."""
-    provider = Recording([*calls], "went on")
+    provider = RecordingProvider([*calls], "went on")
     result = await executor_for(provider, *tools, store=JsonStore(), **options).execute("go")
     assert result.output == "went on"
     message = provider.shown[1][-1]
@@ -253,7 +256,7 @@ async def test_an_unknown_tool_is_answered_with_the_nearest_names() -> None:
 
 async def test_a_model_that_never_stops_calling_ends_at_its_limit() -> None:
     """Unknown tools for ever: the rounds end it."""
-    provider = Recording(lambda request: ModelReply(calls=(ToolCall(id="same", name="nowhere"),)))
+    provider = RecordingProvider(lambda request: ModelReply(calls=(ToolCall(id="same", name="nowhere"),)))
     result = await executor_for(provider, look, limits=Limits(rounds=30), max_messages_per_request=5).execute("go")
     assert result.stop_reason == "limit"
     assert len(provider.requests) == 30
@@ -300,8 +303,8 @@ async def test_retries_only_where_the_tool_says_so() -> None:
         tried.append("fragile")
         raise OSError("broken")
 
-    executor = executor_for(Recording(call("flaky"), call("fragile"), "done"), flaky, fragile)
-    events, result = await events_of(executor, lambda e: e.execute_stream("go"))
+    executor = executor_for(RecordingProvider(call("flaky"), call("fragile"), "done"), flaky, fragile)
+    events, result = await collect(executor.execute_stream("go"))
     assert tried == ["flaky"] * 3 + ["fragile"]
     assert len([e for e in events if isinstance(e, Warned)]) == 2
     assert result.metrics.by_tool["flaky"].errors == 0
@@ -320,7 +323,7 @@ async def test_a_thread_that_is_left_behind_is_reported() -> None:
         spoken.set()
         return ""
 
-    executor = executor_for(Recording(call("late"), "done"), late)
+    executor = executor_for(RecordingProvider(call("late"), "done"), late)
     events = []
 
     async with executor.execute_stream("go") as stream:
@@ -370,9 +373,9 @@ async def test_a_tool_is_handed_its_context() -> None:
         context.emit({"n": n})
         return ""
 
-    provider = Recording([call("sync", n=1), call("asynchronous", n=2)], "done")
+    provider = RecordingProvider([call("sync", n=1), call("asynchronous", n=2)], "done")
     executor = executor_for(provider, sync, asynchronous)
-    events, result = await events_of(executor, lambda e: e.execute_stream("go", deps={"a": 1}, run_id="r"))
+    events, result = await collect(executor.execute_stream("go", deps={"a": 1}, run_id="r"))
     shown = {e.call_id: e.data for e in events if isinstance(e, ToolProgress)}
     assert shown == {"call_0_0": 1, "call_0_1": {"n": 2}}
     context = seen[0]

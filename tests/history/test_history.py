@@ -16,7 +16,7 @@ from crew.history.policies import Rolling, Unbounded
 from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PruneDecision
 from crew.message_rules import PROFILES, validate
 from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, message_size
-from tests.support.doubles import size_of
+from tests.support.messages import total_size
 from tests.support.strategies import Growth, Maker, budgets, growths
 
 ADDED_TO_A_REPLY = ("then", "route", "answer", "output", "branch")
@@ -84,7 +84,7 @@ class Watched:
         self, before: History, copy: tuple[HistoryEntry, ...], wanted: list[Message], pruned: PruneDecision | None
     ) -> None:
         now = list(self.history.messages)
-        assert self.history.size == size_of(now)
+        assert self.history.size == total_size(now)
         assert self.limit is None or self.history.size <= self.limit
         assert before.entries == copy
         assert {wanted[i].id for i in mandatory(wanted, self.history.goal)} <= {m.id for m in now}

@@ -44,9 +44,10 @@ from crew.interfaces import (
     policy_options,
 )
 from crew.message_rules import validate
-from crew.messages import Message, SummaryMessage, SystemMessage, message_size
+from crew.messages import SummaryMessage, SystemMessage
 from crew.runs import RunResult, RunState
 from crew.store import MemoryStore, decode_state, encode_state
+from tests.support.messages import total_size
 
 # Random numbers may leave no middle between head and tail, or cut too little: both warn, and both must hold.
 pytestmark = pytest.mark.filterwarnings("ignore:head_tail keeps", "ignore:prune_to=")
@@ -181,20 +182,16 @@ def stage(policy: Policy, outcomes: list[str], parameters: RequestParameters) ->
     return made
 
 
-def size(messages: Sequence[Message]) -> int:
-    return sum(message_size(message) for message in messages)
-
-
 def check(made: Stage, limit: int, goal: str, told: RequestParameters | None = None) -> None:
     told = told or RequestParameters()
 
     for request in made.requests:
         most = limit + (request.purpose == "summary")
         # A marker of truncation stands in a view for what it hides, and counts.
-        assert size(request.messages) <= most
+        assert total_size(request.messages) <= most
 
         if told.max_history_size is not None and request.purpose == "reply":
-            assert size(request.messages) <= told.max_history_size
+            assert total_size(request.messages) <= told.max_history_size
 
         assert not validate(request.messages)
 
@@ -202,7 +199,7 @@ def check(made: Stage, limit: int, goal: str, told: RequestParameters | None = N
             assert goal in [getattr(m, "text", "") for m in request.messages]
 
     for state in made.states:
-        assert state.history.size == size(state.history.messages) <= limit
+        assert state.history.size == total_size(state.history.messages) <= limit
         positions = [entry.position for entry in state.history.entries]
         assert positions == sorted(set(positions))
         assert decode_state(encode_state(state)) == state

@@ -21,7 +21,7 @@ from crew.messages import (
     UserMessage,
     opens_conversation,
 )
-from tests.support.doubles import size_of
+from tests.support.messages import total_size
 from tests.support.strategies import broken_conversations, conversations
 
 profiles = st.sampled_from(list(PROFILES.values()))
@@ -80,7 +80,7 @@ def test_repair_is_deterministic_and_leaves_its_input_alone(
 def test_a_view_is_never_made_larger(messages: list[Message], profile: Profile) -> None:
     """In a view a repair only removes: no message is added, none counts for more, and the order stays."""
     shown = repair(messages, profile, where="view").messages
-    assert size_of(shown) <= size_of(messages)
+    assert total_size(shown) <= total_size(messages)
     ids = iter([message.id for message in messages])
     assert all(any(message.id == id for id in ids) for message in shown if not isinstance(message, ToolMessage))
 

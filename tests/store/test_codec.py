@@ -10,7 +10,9 @@ from crew import ScriptedProvider, call
 from crew.errors import StoreError
 from crew.messages import Transcript, UserMessage
 from crew.store import decode_events, decode_state, encode_events, encode_state
-from tests.support.doubles import JsonStore, executor_for, look
+from tests.support.runs import executor_for
+from tests.support.stores import JsonStore
+from tests.support.tools import look
 
 
 async def test_what_is_decoded_is_what_was_encoded() -> None:
@@ -19,7 +21,7 @@ async def test_what_is_decoded_is_what_was_encoded() -> None:
     script = ScriptedProvider([call("look", n=1), call("nothing")], "done \N{SLIGHTLY SMILING FACE}")
     result = await executor_for(script, look, store=store).execute("go", run_id="r")
     assert decode_state(encode_state(result.state)) == result.state
-    events = store.told("r")
+    events = store.events
     assert decode_events(encode_events(events)) == events
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
 

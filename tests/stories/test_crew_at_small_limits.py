@@ -6,45 +6,52 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Quorum, Route, RunResult, handoff
-from crew import call as scripted
+from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Quorum, Route, RunResult, call, handoff
 from crew.interfaces import ModelReply
 from crew.messages import SystemMessage, ToolCall, UserMessage
 from crew.runs.events import HistoryPruned
-from tests.support.checked_runs import JsonStore, Ran, Watch, finish, texts, virtually
+from tests.support.clocks import run_in_virtual_time
+from tests.support.messages import transcript_lines
+from tests.support.providers import CheckedModels
+from tests.support.runs import finish
+from tests.support.stores import CheckedStore
+from tests.support.tools import CountedTools
 
 LIMITS = [3, 4, 5, 10, 50]
 
 
-def everything(watch: Watch, ran: Ran) -> Crew:
+def everything(models: CheckedModels, ran: CountedTools) -> Crew:
     """Tools, a handoff with a filter, a route to a group, branches that call, pause, hand over, call an agent and fan
     out again, a join, a `then`, a question to the user, and the end."""
     look, write = ran.tool("look", effect="read"), ran.tool("write", effect="read")
     pay = ran.tool("pay", effect="read", approval=True)
-    clerk = Agent("clerk", model=watch.model(scripted("look"), scripted("look"), "Clerk's word."), tools=[look])
+    clerk = Agent("clerk", model=models.scripted(call("look"), call("look"), "Clerk's word."), tools=[look])
     said = ModelReply(text="I looked.", calls=(ToolCall(id="x" * 60, name="transfer_to_lead"),))
     triage = Agent(
         "triage",
-        model=watch.model([scripted("look"), scripted("write"), scripted("look")], scripted("look"), said),
+        model=models.scripted([call("look"), call("write"), call("look")], call("look"), said),
         tools=[look, write],
         handoffs=[handoff("lead", history="text_only")],
     )
-    lead = Agent("lead", model=watch.model("To the panel. [PANEL]"), routes=[Route("[PANEL]", to="panel")])
-    payer = Agent("payer", model=watch.model(scripted("pay"), scripted("look"), "Paid."), tools=[pay, look])
+    lead = Agent("lead", model=models.scripted("To the panel. [PANEL]"), routes=[Route("[PANEL]", to="panel")])
+    payer = Agent("payer", model=models.scripted(call("pay"), call("look"), "Paid."), tools=[pay, look])
     asker = Agent(
         "asker",
-        model=watch.model(scripted("ask_clerk", request="Help."), "Asked."),
+        model=models.scripted(call("ask_clerk", request="Help."), "Asked."),
         tools=[clerk.as_tool()],
         then="sub",
     )
     solo = Agent(
-        "solo", model=watch.model([scripted("look"), scripted("transfer_to_payer")]), tools=[look], handoffs=["payer"]
+        "solo",
+        model=models.scripted([call("look"), call("transfer_to_payer")]),
+        tools=[look],
+        handoffs=["payer"],
     )
-    leaf = Agent("leaf", model=watch.model(scripted("look"), "Leaf."), tools=[look])
-    editor = Agent("editor", model=watch.model("Edited."), then="closer")
+    leaf = Agent("leaf", model=models.scripted(call("look"), "Leaf."), tools=[look])
+    editor = Agent("editor", model=models.scripted("Edited."), then="closer")
     closer = Agent(
         "closer",
-        model=watch.model("All right?", "Bye. [DONE]"),
+        model=models.scripted("All right?", "Bye. [DONE]"),
         wait_for_signal=True,
         routes=[Route("[DONE]", to=None)],
     )
@@ -65,14 +72,18 @@ JOIN = f"[Results of panel]\n## payer\nPaid.\n\n## asker\n{SUB}\n\n## solo\nPaid
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_the_bound_holds_in_parent_and_branches_at_any_limit(watch: Watch, store: JsonStore, limit: int) -> None:
+def test_the_bound_holds_in_parent_and_branches_at_any_limit(
+    models: CheckedModels, store: CheckedStore, limit: int
+) -> None:
     """After every append and in every request; what each agent does is the same, only what is shown differs."""
-    watch.limit = store.limit = limit
-    ran = Ran()
-    result = virtually(story(CrewExecutor(everything(watch, ran), max_messages_per_request=limit, store=store)))
+    models.limit = store.limit = limit
+    ran = CountedTools()
+    result = run_in_virtual_time(
+        story(CrewExecutor(everything(models, ran), max_messages_per_request=limit, store=store))
+    )
 
     assert result.output == OUTPUT
-    assert f"user: {JOIN}" in texts(result.transcript)
+    assert f"user: {JOIN}" in transcript_lines(result.transcript)
     assert result.metrics.limit == limit
     assert result.metrics.messages <= limit
     pruned = [e for e in store.events if isinstance(e, HistoryPruned)]
@@ -80,72 +91,76 @@ def test_the_bound_holds_in_parent_and_branches_at_any_limit(watch: Watch, store
     assert len(pruned) == result.metrics.prunings
     assert sum(e.before - e.after for e in pruned) == result.metrics.messages_pruned
     assert (limit >= 50) == (not pruned)
-    assert all(request.messages[0].text in ("Goal.", "Help.") for request in watch.requests)
+    assert all(request.messages[0].text in ("Goal.", "Help.") for request in models.requests)
 
 
 @pytest.mark.parametrize("systems", [1, 3])
 @pytest.mark.parametrize("spare", [0, 1, 2])
 def test_system_messages_take_their_place_in_the_bound(
-    watch: Watch, store: JsonStore, systems: int, spare: int
+    models: CheckedModels, store: CheckedStore, systems: int, spare: int
 ) -> None:
     """They stay in every request of parent and branches, and three more messages are enough for any step."""
-    watch.limit = store.limit = 3 + systems + spare
+    models.limit = store.limit = 3 + systems + spare
     history = [UserMessage("Earlier."), *(SystemMessage(f"Rule {n}.") for n in range(systems)), UserMessage("Before.")]
-    executor = CrewExecutor(everything(watch, Ran()), max_messages_per_request=watch.limit, store=store)
-    assert virtually(story(executor, history=history)).output == OUTPUT
+    executor = CrewExecutor(everything(models, CountedTools()), max_messages_per_request=models.limit, store=store)
+    assert run_in_virtual_time(story(executor, history=history)).output == OUTPUT
 
-    for request in watch.requests:
+    for request in models.requests:
         if request.agent != "clerk" and request.messages[0].text != "Help.":
             assert sum(m.role == "system" for m in request.messages) == systems
 
 
 @pytest.mark.parametrize("limit", [3, 10])
-def test_the_run_goes_on_to_the_same_end_from_every_commit(watch: Watch, store: JsonStore, limit: int) -> None:
+def test_the_run_goes_on_to_the_same_end_from_every_commit(
+    models: CheckedModels, store: CheckedStore, limit: int
+) -> None:
     """Kill the process after any step: decoded from its JSON alone, the whole tree goes on, and nothing is missing."""
-    watch.limit = store.limit = limit
-    ran = Ran()
+    models.limit = store.limit = limit
+    ran = CountedTools()
 
-    def executor(kept: JsonStore) -> CrewExecutor:
-        return CrewExecutor(everything(watch, ran), max_messages_per_request=limit, store=kept)
+    def executor(kept: CheckedStore) -> CrewExecutor:
+        return CrewExecutor(everything(models, ran), max_messages_per_request=limit, store=kept)
 
-    whole = virtually(story(executor(store)))
+    whole = run_in_virtual_time(story(executor(store)))
     committed = [*store.snapshots]
     assert len(committed) > 40
 
-    async def from_there(kept: JsonStore) -> RunResult:
+    async def from_there(kept: CheckedStore) -> RunResult:
         carrying = executor(kept)
         return await finish(carrying, await carrying.resume("r"))
 
     for number in range(1, len(committed), 2 if limit == 3 else 9):
-        kept = JsonStore.at(committed[:number], limit)
-        result = virtually(from_there(kept))
+        kept = CheckedStore.after(committed[:number], limit)
+        result = run_in_virtual_time(from_there(kept))
         assert result.output == OUTPUT
-        assert texts(result.transcript) == texts(whole.transcript), f"resumed after commit {number}"
+        assert transcript_lines(result.transcript) == transcript_lines(whole.transcript), (
+            f"resumed after commit {number}"
+        )
         assert result.usage.requests == whole.usage.requests
-        assert not kept.complaints
+        assert not kept.violations
 
 
-def test_one_json_state_holds_the_whole_tree(watch: Watch, store: JsonStore) -> None:
+def test_one_json_state_holds_the_whole_tree(models: CheckedModels, store: CheckedStore) -> None:
     """At its pause the run is one value: its children, their children, and what each of them waits for."""
-    ran = Ran()
-    executor = CrewExecutor(everything(watch, ran), store=store)
-    paused = virtually(executor.execute("Goal.", run_id="r"))
+    ran = CountedTools()
+    executor = CrewExecutor(everything(models, ran), store=store)
+    paused = run_in_virtual_time(executor.execute("Goal.", run_id="r"))
     assert [pause.run_id for pause in paused.pauses] == ["r/payer", "r/solo"]
     state = store.newest
     assert state == paused.state
     assert set(state.children) == {"payer", "asker", "solo"}
 
 
-def test_the_work_so_far_is_there_when_the_rounds_run_out_anywhere(watch: Watch, store: JsonStore) -> None:
+def test_the_work_so_far_is_there_when_the_rounds_run_out_anywhere(models: CheckedModels, store: CheckedStore) -> None:
     """Whatever the limit of rounds is, the run returns, and its history is at rest."""
     for rounds in (1, 2, 3, 5, 8, 13, 21):
-        watch.requests.clear()
-        kept = JsonStore()
-        executor = CrewExecutor(everything(watch, Ran()), store=kept, limits=Limits(rounds=rounds))
-        result = virtually(story(executor))
-        assert len(watch.requests) <= rounds
-        assert result.usage.requests == len(watch.requests)
+        models.requests.clear()
+        kept = CheckedStore()
+        executor = CrewExecutor(everything(models, CountedTools()), store=kept, limits=Limits(rounds=rounds))
+        result = run_in_virtual_time(story(executor))
+        assert len(models.requests) <= rounds
+        assert result.usage.requests == len(models.requests)
         assert result.stop_reason in ("limit", "completed")
-        again = CrewExecutor(Agent("next", model=watch.model("Fine.")))
-        assert virtually(again.execute("And now?", history=result.history)).output == "Fine."
-        assert not kept.complaints
+        again = CrewExecutor(Agent("next", model=models.scripted("Fine.")))
+        assert run_in_virtual_time(again.execute("And now?", history=result.history)).output == "Fine."
+        assert not kept.violations

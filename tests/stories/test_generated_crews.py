@@ -13,8 +13,9 @@ from crew.messages import Usage, UserMessage
 from crew.runs.events import BranchFinished, BranchStarted, Replied, RunFinished, Summarised
 from crew.runs.state import total_counters
 from crew.transitions.result import without_open_calls
-from tests.support.checked_runs import Watch, virtually
+from tests.support.clocks import run_in_virtual_time
 from tests.support.generated_crews import ROUNDS, Interrupting, Ledger, Sketch, carry, is_over, sketches
+from tests.support.providers import CheckedModels
 
 
 @settings(max_examples=settings().max_examples * 2 // 5)
@@ -24,11 +25,11 @@ def test_every_crew_keeps_every_law_in_parent_and_branches(sketch: Sketch) -> No
     crashes, under any policy: every request is valid everywhere and within the bound, every state survives its JSON,
     nothing that was committed is done twice, what was spent adds up, and in the end nothing is left under way.
     """
-    watch, ledger = Watch(sketch.limit), Ledger()
+    models, ledger = CheckedModels(sketch.limit), Ledger()
     store = Interrupting(sketch.limit, sketch.interruptions)
 
     async def story() -> None:
-        end = await carry(sketch, watch, store, ledger)
+        end = await carry(sketch, models, store, ledger)
         assert len(asyncio.all_tasks()) == 1
         assert is_over(end)
         replied = [event for event in store.events if isinstance(event, Replied | Summarised)]
@@ -40,10 +41,10 @@ def test_every_crew_keeps_every_law_in_parent_and_branches(sketch: Sketch) -> No
         InputValidator().check("And now?", history=history)
         assert not validate([*history, UserMessage("And now?")])
 
-    virtually(story())
-    note("\n".join(watch.turns))
-    assert not watch.complaints
-    assert not store.complaints
+    run_in_virtual_time(story())
+    note("\n".join(models.turns))
+    assert not models.violations
+    assert not store.violations
     assert not ledger.too_often
     began = Counter(event.branch for event in store.events if isinstance(event, BranchStarted))
     assert began == Counter(event.branch for event in store.events if isinstance(event, BranchFinished))

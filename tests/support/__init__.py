@@ -1,0 +1,1 @@
+"""Fakes, strategies and small functions that tests of several packages share; one module a subject."""

@@ -29,7 +29,8 @@ from crew.history.policies import Checkpoint, HeadTail, MaskToolResults, Rolling
 from crew.interfaces import ModelReply, ModelRequest, Policy
 from crew.messages import ToolCall
 from crew.runs import Event, Finished, Pause, RunState
-from tests.support.checked_runs import JsonStore, Watch, hang
+from tests.support.providers import CheckedModels, hang
+from tests.support.stores import CheckedStore
 
 NAMES = ("a", "b", "c", "d")
 GROUPS = ("g", "h")
@@ -158,9 +159,9 @@ class Ledger:
         return [tool(look), tool(fail), tool(approval=True)(pay)]
 
 
-def build(sketch: Sketch, watch: Watch, ledger: Ledger) -> Crew:
+def build(sketch: Sketch, models: CheckedModels, ledger: Ledger) -> Crew:
     """The crew of a sketch. Everything can be reached from the first agent, whether or not its model goes there."""
-    made: dict[str, Agent] = {"end": Agent("end", model=watch.model(lambda request: "The end."))}
+    made: dict[str, Agent] = {"end": Agent("end", model=models.scripted(lambda request: "The end."))}
 
     for name in reversed(NAMES):
         given = sketch.agents[name]
@@ -172,7 +173,7 @@ def build(sketch: Sketch, watch: Watch, ledger: Ledger) -> Crew:
         )
         made[name] = Agent(
             name,
-            model=watch.model(_behaviour(name, given["script"]), before=_hanging(given["script"])),
+            model=models.scripted(_behaviour(name, given["script"]), before=_hanging(given["script"])),
             tools=[*ledger.tools, *(made[other].as_tool() for other in given["asks"] if other)],
             handoffs=[handoff(node, history=filter) for node, filter in ways.items()],
             routes=[Route(signal, to=to) for signal, to in given["routes"]],
@@ -226,7 +227,7 @@ def _hanging(script: Sequence[Action]) -> Callable[[ModelRequest], Any]:
     return before
 
 
-class Interrupting(JsonStore):
+class Interrupting(CheckedStore):
     """After the given commits: the process is gone, its caller leaves, or somebody cancels."""
 
     def __init__(self, limit: int, interruptions: dict[int, str]) -> None:
@@ -253,12 +254,12 @@ class Interrupting(JsonStore):
             asyncio.get_running_loop().call_soon(self.task.cancel)
 
 
-async def carry(sketch: Sketch, watch: Watch, store: Interrupting, ledger: Ledger) -> RunState:
+async def carry(sketch: Sketch, models: CheckedModels, store: Interrupting, ledger: Ledger) -> RunState:
     """Run a sketch to its end through everything that comes between, and return its last state."""
     clock = asyncio.get_running_loop().time
     limits = Limits(rounds=ROUNDS, handoffs=8, seconds=500)
 
-    built = build(sketch, watch, ledger)
+    built = build(sketch, models, ledger)
 
     def executor() -> CrewExecutor:
         return CrewExecutor(

@@ -20,17 +20,9 @@ from crew.interfaces import ModelReply, ModelRequest
 from crew.messages import Usage
 from crew.store import MemoryStore
 from crew.telemetry import Telemetry, Tree
+from tests.support.clocks import ManualClock
+from tests.support.stores import SlowStore
 from tests.telemetry.test_spans import assert_whole
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @tool(approval="always")
@@ -116,7 +108,7 @@ async def test_a_group_that_fails_the_run_is_an_error_and_says_who_was_cut_off(s
 
 async def test_a_branch_that_ended_before_its_group_failed_is_told_as_completed(seen) -> None:
     """With its own time, in the trace, in the terminal and in the figures."""
-    clock, tree = Clock(), Tree()
+    clock, tree = ManualClock(), Tree()
 
     def quick(request: ModelRequest) -> str:
         clock.now += 2
@@ -208,19 +200,12 @@ async def test_whoever_goes_on_after_a_group_is_linked_to_it(seen) -> None:
 async def test_a_question_that_failed_before_it_was_told_is_one_span_and_one_measurement(seen) -> None:
     """While one branch commits, another one's question is asked, and fails: still as many spans as questions."""
 
-    class Slow(MemoryStore):
-        async def commit(self, run_id, version, events, state) -> None:
-            for _ in range(20):
-                await asyncio.sleep(0)
-
-            await super().commit(run_id, version, events, state)
-
     backup = ScriptedProvider("From the backup.", model="small")
     branches = [
         Agent(name, model=ScriptedProvider(Overloaded("too much"), model="big"), backup=backup) for name in "abc"
     ]
     events: list = []
-    executor = CrewExecutor(panel(*branches), store=Slow(), telemetry=seen.telemetry(), observers=[events.append])
+    executor = CrewExecutor(panel(*branches), store=SlowStore(), telemetry=seen.telemetry(), observers=[events.append])
     await executor.execute("Go")
     assert_whole(seen)
     asked = [event for event in events if event.kind == "asked"]
@@ -248,7 +233,7 @@ def summarising(summary, **options) -> CrewExecutor:
 
 async def test_a_summariser_works_inside_its_chat_span_and_takes_the_time_that_it_takes(seen) -> None:
     """What the provider starts is below the chat, below `crew.compact`; in the terminal too."""
-    clock, tree, current = Clock(), Tree(), []
+    clock, tree, current = ManualClock(), Tree(), []
 
     def summary(request: ModelRequest) -> str:
         current.append(trace.get_current_span().get_span_context().span_id)
@@ -371,7 +356,7 @@ async def test_arguments_of_agents_and_handoffs_are_told_by_opt_in(seen) -> None
 
 async def test_a_resumed_run_is_measured_from_its_resume() -> None:
     """Its time, its agents' times, and what it has used of its limits."""
-    clock = Clock()
+    clock = ManualClock()
 
     @tool(approval="always")
     async def work() -> str:
@@ -525,7 +510,7 @@ async def test_the_line_of_a_tool_that_failed_names_the_class_of_its_error(caplo
 
 async def test_the_tree_has_the_times_of_the_spans(seen) -> None:
     """Each branch its own, also where one waits for the other; several runs are several trees."""
-    clock, tree = Clock(), Tree()
+    clock, tree = ManualClock(), Tree()
 
     def busy(seconds: float):
         def answer(request: ModelRequest) -> str:

@@ -16,25 +16,11 @@ from crew.interfaces import Delta, ModelReply, ModelRequest, OnDelta, RetryAttem
 from crew.messages import ToolCall, Usage, UserMessage
 from crew.runs import RunState
 from crew.runs.events import BaseEvent, FellBack
-from crew.store import MemoryStore
 from crew.telemetry import ExecutorTelemetry
+from tests.support.providers import HangingProvider
 from tests.support.remote_providers import KEY, PROTOCOLS, provider
+from tests.support.stores import SlowStore
 from tests.wire import Protocol, WireServer
-
-
-class Endless:
-    """A provider that never answers, and says when it was asked."""
-
-    name = model = "endless"
-    profile = "strictest"
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-
-    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
-        self.asked.set()
-        await asyncio.Event().wait()
-        raise AssertionError
 
 
 def assert_whole(seen) -> None:
@@ -267,8 +253,8 @@ async def test_a_branch_that_fails_is_an_error_of_that_branch_alone(seen) -> Non
 @pytest.mark.parametrize("way", ["caller", "executor", "aclose", "stream"])
 async def test_every_span_is_ended_when_a_run_is_stopped(seen, way: str) -> None:
     """The caller's task is cancelled, `cancel` or `aclose` is called, a stream is left half-way: nothing stays open."""
-    endless = Endless()
-    helper = Agent("helper", model=endless)
+    hanging = HangingProvider()
+    helper = Agent("helper", model=hanging)
     agent = Agent("a", model=ScriptedProvider(call("ask_helper", request="?")), tools=[helper.as_tool()])
     executor = CrewExecutor(agent, telemetry=seen.telemetry())
 
@@ -279,7 +265,7 @@ async def test_every_span_is_ended_when_a_run_is_stopped(seen, way: str) -> None
                     break
     else:
         task = asyncio.create_task(executor.execute("Go", run_id="r"))
-        await endless.asked.wait()
+        await hanging.asked.wait()
 
         if way == "executor":
             await executor.cancel("r")
@@ -302,7 +288,7 @@ async def test_every_span_is_ended_when_a_run_is_stopped(seen, way: str) -> None
         "chat scripted",
         "execute_tool ask_helper",
         "invoke_agent helper",
-        "chat endless",
+        "chat hanging",
     }
 
 
@@ -530,13 +516,6 @@ async def test_branches_retries_fallbacks_and_summaries_in_one_run_still_add_up(
 async def test_a_call_that_is_told_late_is_traced_from_its_beginning(seen) -> None:
     """While one branch commits, the other's question is under way before its event is told; its span is there."""
 
-    class Slow(MemoryStore):
-        async def commit(self, run_id, version, events, state) -> None:
-            for _ in range(20):
-                await asyncio.sleep(0)
-
-            await super().commit(run_id, version, events, state)
-
     current: dict[str, int] = {}
 
     def look(request: ModelRequest) -> str:
@@ -546,7 +525,7 @@ async def test_a_call_that_is_told_late_is_traced_from_its_beginning(seen) -> No
     branches = [Agent(name, model=ScriptedProvider(look)) for name in ("one", "two", "three")]
     group = Parallel("panel", branches=branches)
     crew = Crew("c", agents=branches, groups=[group], entry=group)
-    await CrewExecutor(crew, store=Slow(), telemetry=seen.telemetry(capture_content=True)).execute("Go")
+    await CrewExecutor(crew, store=SlowStore(), telemetry=seen.telemetry(capture_content=True)).execute("Go")
     assert_whole(seen)
     chats = {span.attributes["gen_ai.agent.name"]: span for span in seen.named("chat")}
     assert {name: span.context.span_id for name, span in chats.items()} == current

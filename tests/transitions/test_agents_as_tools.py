@@ -8,43 +8,46 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, RunResult, handoff
-from crew import call as scripted
+from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, RunResult, call, handoff
 from crew.interfaces import ModelRequest
 from crew.messages import ToolCall, ToolMessage
 from crew.runs.events import BranchFinished, BranchStarted
-from tests.support.checked_runs import JsonStore, Ran, Watch, hang, texts, virtually
+from tests.support.clocks import run_in_virtual_time
+from tests.support.messages import transcript_lines
+from tests.support.providers import CheckedModels, hang
+from tests.support.stores import CheckedStore
+from tests.support.tools import CountedTools
 
 
 def ask(name: str, request: str = "Help.") -> ToolCall:
-    return scripted(f"ask_{name}", request=request)
+    return call(f"ask_{name}", request=request)
 
 
-def newest(watch: Watch, agent: str) -> tuple[Any, ...]:
+def newest(models: CheckedModels, agent: str) -> tuple[Any, ...]:
     """The results in the last request of this agent."""
-    message = watch.of(agent)[-1].messages[-1]
+    message = models.requests_of(agent)[-1].messages[-1]
     assert isinstance(message, ToolMessage)
     return message.results
 
 
-def test_a_called_agent_answers_and_the_caller_goes_on(watch: Watch, store: JsonStore) -> None:
+def test_a_called_agent_answers_and_the_caller_goes_on(models: CheckedModels, store: CheckedStore) -> None:
     """Call and return: it sees the request as its goal and nothing of the caller's history."""
-    ran = Ran()
-    clerk = Agent("clerk", model=watch.model(scripted("look"), "It is blue."), tools=[ran.tool("look")])
-    boss = Agent("boss", model=watch.model(ask("clerk", "Which colour?"), "Blue, I hear."), tools=[clerk.as_tool()])
-    result = virtually(CrewExecutor(boss, store=store).execute("What is it?", run_id="r"))
+    ran = CountedTools()
+    clerk = Agent("clerk", model=models.scripted(call("look"), "It is blue."), tools=[ran.tool("look")])
+    boss = Agent("boss", model=models.scripted(ask("clerk", "Which colour?"), "Blue, I hear."), tools=[clerk.as_tool()])
+    result = run_in_virtual_time(CrewExecutor(boss, store=store).execute("What is it?", run_id="r"))
 
     assert result.output == "Blue, I hear."
-    assert texts(watch.of("clerk")[0].messages) == ["user: Which colour?"]
-    assert [(r.name, r.text, r.outcome) for r in newest(watch, "boss")] == [("ask_clerk", "It is blue.", "ok")]
-    assert texts(result.transcript)[-2:] == ["tool: It is blue.", "assistant: Blue, I hear."]
+    assert transcript_lines(models.requests_of("clerk")[0].messages) == ["user: Which colour?"]
+    assert [(r.name, r.text, r.outcome) for r in newest(models, "boss")] == [("ask_clerk", "It is blue.", "ok")]
+    assert transcript_lines(result.transcript)[-2:] == ["tool: It is blue.", "assistant: Blue, I hear."]
     assert [len(branch.transcript) for branch in result.branches] == [4]
     assert result.usage.requests == 4
     assert {name: tally.calls for name, tally in result.metrics.by_tool.items()} == {"look": 1, "ask_clerk": 1}
     assert len([e for e in store.events if isinstance(e, BranchStarted | BranchFinished)]) == 2
 
 
-def test_several_agents_are_called_at_once_beside_other_tools(watch: Watch, store: JsonStore) -> None:
+def test_several_agents_are_called_at_once_beside_other_tools(models: CheckedModels, store: CheckedStore) -> None:
     """They work at the same time, and are answered in call order."""
     order: list[str] = []
 
@@ -55,179 +58,193 @@ def test_several_agents_are_called_at_once_beside_other_tools(watch: Watch, stor
 
         return wait
 
-    slow = Agent("slow", model=watch.model("Slow.", before=after(9, "slow")))
-    quick = Agent("quick", model=watch.model("Quick.", before=after(1, "quick")))
-    calls = [ask("slow"), scripted("look"), ask("quick")]
+    slow = Agent("slow", model=models.scripted("Slow.", before=after(9, "slow")))
+    quick = Agent("quick", model=models.scripted("Quick.", before=after(1, "quick")))
+    calls = [ask("slow"), call("look"), ask("quick")]
     boss = Agent(
-        "boss", model=watch.model(calls, "All heard."), tools=[slow.as_tool(), quick.as_tool(), Ran().tool("look")]
+        "boss",
+        model=models.scripted(calls, "All heard."),
+        tools=[slow.as_tool(), quick.as_tool(), CountedTools().tool("look")],
     )
-    assert virtually(CrewExecutor(boss, store=store).execute("Goal.")).output == "All heard."
+    assert run_in_virtual_time(CrewExecutor(boss, store=store).execute("Goal.")).output == "All heard."
     assert order == ["quick", "slow"]
-    assert [r.text for r in newest(watch, "boss")] == ["Slow.", "look done", "Quick."]
+    assert [r.text for r in newest(models, "boss")] == ["Slow.", "look done", "Quick."]
 
 
-def test_the_same_agent_is_called_twice_in_one_reply(watch: Watch, store: JsonStore) -> None:
+def test_the_same_agent_is_called_twice_in_one_reply(models: CheckedModels, store: CheckedStore) -> None:
     """Each call is a run of its own."""
-    clerk = Agent("clerk", model=watch.model(lambda r: f"On {r.messages[0].text}"))
-    boss = Agent("boss", model=watch.model([ask("clerk", "one"), ask("clerk", "two")], "Ok."), tools=[clerk.as_tool()])
-    virtually(CrewExecutor(boss, store=store).execute("Goal."))
-    assert [r.text for r in newest(watch, "boss")] == ["On one", "On two"]
-
-
-def test_called_agents_call_agents_and_hand_over_and_fan_out(watch: Watch, store: JsonStore) -> None:
-    """A called agent uses the crew like any other; only its last answer comes back."""
-    inner = Agent("inner", model=watch.model("Innermost."))
-    clerk = Agent(
-        "clerk", model=watch.model(ask("inner"), scripted("transfer_to_g")), tools=[inner.as_tool()], handoffs=["g"]
+    clerk = Agent("clerk", model=models.scripted(lambda r: f"On {r.messages[0].text}"))
+    boss = Agent(
+        "boss", model=models.scripted([ask("clerk", "one"), ask("clerk", "two")], "Ok."), tools=[clerk.as_tool()]
     )
-    boss = Agent("boss", model=watch.model(ask("clerk"), "Ok."), tools=[clerk.as_tool()], handoffs=["x"])
-    x, y = (Agent(n, model=watch.model(f"{n}.")) for n in "xy")
-    crew = Crew("c", agents=[boss, x, y], groups=[Parallel("g", branches=["x", "y"])])
-    result = virtually(CrewExecutor(crew, store=store).execute("Goal.", run_id="r"))
+    run_in_virtual_time(CrewExecutor(boss, store=store).execute("Goal."))
+    assert [r.text for r in newest(models, "boss")] == ["On one", "On two"]
 
-    assert newest(watch, "boss")[0].text == "[Results of g]\n## x\nx.\n\n## y\ny."
+
+def test_called_agents_call_agents_and_hand_over_and_fan_out(models: CheckedModels, store: CheckedStore) -> None:
+    """A called agent uses the crew like any other; only its last answer comes back."""
+    inner = Agent("inner", model=models.scripted("Innermost."))
+    clerk = Agent(
+        "clerk", model=models.scripted(ask("inner"), call("transfer_to_g")), tools=[inner.as_tool()], handoffs=["g"]
+    )
+    boss = Agent("boss", model=models.scripted(ask("clerk"), "Ok."), tools=[clerk.as_tool()], handoffs=["x"])
+    x, y = (Agent(n, model=models.scripted(f"{n}.")) for n in "xy")
+    crew = Crew("c", agents=[boss, x, y], groups=[Parallel("g", branches=["x", "y"])])
+    result = run_in_virtual_time(CrewExecutor(crew, store=store).execute("Goal.", run_id="r"))
+
+    assert newest(models, "boss")[0].text == "[Results of g]\n## x\nx.\n\n## y\ny."
     assert result.agent == "boss"
     called = result.branches[0]
     assert [branch.agent for branch in called.branches] == ["inner", "x", "y"]
 
 
 @pytest.mark.parametrize("approve", [True, False, "Too dear."])
-def test_a_pause_inside_a_called_agent_is_answered_there(watch: Watch, store: JsonStore, approve: Any) -> None:
+def test_a_pause_inside_a_called_agent_is_answered_there(
+    models: CheckedModels, store: CheckedStore, approve: Any
+) -> None:
     """The caller waits; beside it other calls run to their end, once."""
-    ran = Ran()
-    clerk = Agent("clerk", model=watch.model(scripted("pay"), "Settled."), tools=[ran.tool("pay", approval=True)])
+    ran = CountedTools()
+    clerk = Agent("clerk", model=models.scripted(call("pay"), "Settled."), tools=[ran.tool("pay", approval=True)])
     boss = Agent(
-        "boss", model=watch.model([ask("clerk"), scripted("look")], "Ok."), tools=[clerk.as_tool(), ran.tool("look")]
+        "boss",
+        model=models.scripted([ask("clerk"), call("look")], "Ok."),
+        tools=[clerk.as_tool(), ran.tool("look")],
     )
     executor = CrewExecutor(boss, store=store)
-    paused = virtually(executor.execute("Goal.", run_id="r"))
+    paused = run_in_virtual_time(executor.execute("Goal.", run_id="r"))
     assert [(p.agent, p.reason, p.run_id) for p in paused.pauses] == [("clerk", "approval", "r/call_0_0")]
     assert ran.times == {"look": 1}
-    assert texts(paused.history) == ["user: Goal."]
+    assert transcript_lines(paused.history) == ["user: Goal."]
 
-    result = virtually(executor.resume("r", {paused.pauses[0].id: approve}))
+    result = run_in_virtual_time(executor.resume("r", {paused.pauses[0].id: approve}))
     assert result.output == "Ok."
     assert ran.times == ({"look": 1, "pay": 1} if approve is True else {"look": 1})
-    assert max(Counter(watch.turns).values()) == 1
-    assert ("Too dear." in texts(watch.of("clerk")[1].messages)[-1]) == (approve == "Too dear.")
+    assert max(Counter(models.turns).values()) == 1
+    assert ("Too dear." in transcript_lines(models.requests_of("clerk")[1].messages)[-1]) == (approve == "Too dear.")
 
 
-def test_a_called_agent_may_ask_the_user(watch: Watch, store: JsonStore) -> None:
+def test_a_called_agent_may_ask_the_user(models: CheckedModels, store: CheckedStore) -> None:
     """`wait_for_signal` works wherever the agent stands; the answer never replaces its goal."""
     clerk = Agent(
         "clerk",
-        model=watch.model("Which one?", "That one. [OK]"),
+        model=models.scripted("Which one?", "That one. [OK]"),
         wait_for_signal=True,
         routes=[Route("[OK]", to=None)],
     )
-    boss = Agent("boss", model=watch.model(ask("clerk"), "Fine."), tools=[clerk.as_tool()])
+    boss = Agent("boss", model=models.scripted(ask("clerk"), "Fine."), tools=[clerk.as_tool()])
     executor = CrewExecutor(boss, store=store)
-    paused = virtually(executor.execute("Goal."))
+    paused = run_in_virtual_time(executor.execute("Goal."))
     assert paused.pauses[0].text == "Which one?"
-    assert virtually(executor.resume(paused.run_id, {paused.pauses[0].id: "The red one."})).output == "Fine."
-    assert texts(watch.of("clerk")[1].messages)[0] == "user: Help."
+    assert run_in_virtual_time(executor.resume(paused.run_id, {paused.pauses[0].id: "The red one."})).output == "Fine."
+    assert transcript_lines(models.requests_of("clerk")[1].messages)[0] == "user: Help."
 
 
-def test_a_called_agent_that_fails_is_an_error_result(watch: Watch, store: JsonStore) -> None:
+def test_a_called_agent_that_fails_is_an_error_result(models: CheckedModels, store: CheckedStore) -> None:
     """The caller's model is told, and goes on."""
-    clerk = Agent("clerk", model=watch.model(ValueError("boom")))
-    boss = Agent("boss", model=watch.model(ask("clerk"), "Without him, then."), tools=[clerk.as_tool()])
-    result = virtually(CrewExecutor(boss, store=store).execute("Goal."))
+    clerk = Agent("clerk", model=models.scripted(ValueError("boom")))
+    boss = Agent("boss", model=models.scripted(ask("clerk"), "Without him, then."), tools=[clerk.as_tool()])
+    result = run_in_virtual_time(CrewExecutor(boss, store=store).execute("Goal."))
     assert result.output == "Without him, then."
-    assert newest(watch, "boss")[0].outcome == "error"
-    assert "boom" in newest(watch, "boss")[0].text
+    assert newest(models, "boss")[0].outcome == "error"
+    assert "boom" in newest(models, "boss")[0].text
     assert result.metrics.by_tool["ask_clerk"].errors == 1
 
 
 @pytest.mark.parametrize("arguments", ["", "{", "[]", "null", "{}", '{"request": 3}', '{"request": " "}'])
-def test_a_call_without_a_request_is_answered_in_words(watch: Watch, store: JsonStore, arguments: str) -> None:
+def test_a_call_without_a_request_is_answered_in_words(
+    models: CheckedModels, store: CheckedStore, arguments: str
+) -> None:
     """Nobody is asked to do nothing."""
-    clerk = Agent("clerk", model=watch.model("Never."))
-    call = ToolCall(id="c", name="ask_clerk", arguments=arguments)
-    boss = Agent("boss", model=watch.model(call, "Sorry."), tools=[clerk.as_tool()])
-    assert virtually(CrewExecutor(boss, store=store).execute("Goal.")).output == "Sorry."
-    assert not watch.of("clerk")
-    assert "The arguments are not valid" in newest(watch, "boss")[0].text
+    clerk = Agent("clerk", model=models.scripted("Never."))
+    bad_call = ToolCall(id="c", name="ask_clerk", arguments=arguments)
+    boss = Agent("boss", model=models.scripted(bad_call, "Sorry."), tools=[clerk.as_tool()])
+    assert run_in_virtual_time(CrewExecutor(boss, store=store).execute("Goal.")).output == "Sorry."
+    assert not models.requests_of("clerk")
+    assert "The arguments are not valid" in newest(models, "boss")[0].text
 
 
-def test_called_agents_share_what_is_left(watch: Watch, store: JsonStore) -> None:
+def test_called_agents_share_what_is_left(models: CheckedModels, store: CheckedStore) -> None:
     """One that never ends stops at its share, and its caller still has something left to answer with."""
-    clerk = Agent("clerk", model=watch.model(lambda r: scripted("look")), tools=[Ran().tool("look")])
-    boss = Agent("boss", model=watch.model([ask("clerk"), ask("clerk")], "Enough."), tools=[clerk.as_tool()])
-    result = virtually(CrewExecutor(boss, store=store, limits=Limits(rounds=12)).execute("Goal."))
-    assert (result.output, len(watch.requests)) == ("Enough.", 12)
-    assert all("stopped at its limit" in r.text for r in newest(watch, "boss"))
+    clerk = Agent("clerk", model=models.scripted(lambda r: call("look")), tools=[CountedTools().tool("look")])
+    boss = Agent("boss", model=models.scripted([ask("clerk"), ask("clerk")], "Enough."), tools=[clerk.as_tool()])
+    result = run_in_virtual_time(CrewExecutor(boss, store=store, limits=Limits(rounds=12)).execute("Goal."))
+    assert (result.output, len(models.requests)) == ("Enough.", 12)
+    assert all("stopped at its limit" in r.text for r in newest(models, "boss"))
 
 
-def test_a_long_answer_is_cut_like_any_result(watch: Watch, store: JsonStore) -> None:
+def test_a_long_answer_is_cut_like_any_result(models: CheckedModels, store: CheckedStore) -> None:
     """A called agent can't flood its caller."""
-    clerk = Agent("clerk", model=watch.model("x" * 1_000_000))
-    boss = Agent("boss", model=watch.model(ask("clerk"), "Much."), tools=[clerk.as_tool()])
-    virtually(CrewExecutor(boss, store=store).execute("Goal."))
-    assert len(newest(watch, "boss")[0].text) <= 20_000
+    clerk = Agent("clerk", model=models.scripted("x" * 1_000_000))
+    boss = Agent("boss", model=models.scripted(ask("clerk"), "Much."), tools=[clerk.as_tool()])
+    run_in_virtual_time(CrewExecutor(boss, store=store).execute("Goal."))
+    assert len(newest(models, "boss")[0].text) <= 20_000
 
 
-def test_cancel_reaches_called_agents(watch: Watch, store: JsonStore) -> None:
+def test_cancel_reaches_called_agents(models: CheckedModels, store: CheckedStore) -> None:
     """The call is answered, so that the history stays valid, and the called run is told to have ended."""
 
     async def story() -> RunResult:
-        clerk = Agent("clerk", model=watch.model("C.", before=hang))
-        boss = Agent("boss", model=watch.model(ask("clerk"), "B."), tools=[clerk.as_tool()])
+        clerk = Agent("clerk", model=models.scripted("C.", before=hang))
+        boss = Agent("boss", model=models.scripted(ask("clerk"), "B."), tools=[clerk.as_tool()])
         executor = CrewExecutor(boss, store=store)
         running = asyncio.ensure_future(executor.execute("Goal.", run_id="r"))
 
-        while not watch.of("clerk"):
+        while not models.requests_of("clerk"):
             await asyncio.sleep(1)
 
         await executor.cancel("r")
         return await running
 
-    result = virtually(story())
+    result = run_in_virtual_time(story())
     assert result.stop_reason == "cancelled"
-    assert texts(result.history)[-1] == "tool: [Stopped: the run was cancelled.]"
+    assert transcript_lines(result.history)[-1] == "tool: [Stopped: the run was cancelled.]"
     assert [e.outcome for e in store.events if isinstance(e, BranchFinished)] == ["cancelled"]
 
 
-def test_call_ids_that_come_back_after_a_pruning_name_runs_of_their_own(watch: Watch, store: JsonStore) -> None:
+def test_call_ids_that_come_back_after_a_pruning_name_runs_of_their_own(
+    models: CheckedModels, store: CheckedStore
+) -> None:
     """A model that reuses its ids once they are out of sight does not confuse one called run with another."""
-    watch.limit = store.limit = 3
-    clerk = Agent("clerk", model=watch.model(lambda r: "Done."))
+    models.limit = store.limit = 3
+    clerk = Agent("clerk", model=models.scripted(lambda r: "Done."))
     same = ToolCall(id="same", name="ask_clerk", arguments='{"request": "Help."}')
-    lines = [same if n % 2 == 0 else scripted("look") for n in range(8)]
-    boss = Agent("boss", model=watch.model(*lines, "End."), tools=[clerk.as_tool(), Ran().tool("look")])
-    result = virtually(CrewExecutor(boss, store=store, max_messages_per_request=3).execute("Goal."))
+    lines = [same if n % 2 == 0 else call("look") for n in range(8)]
+    boss = Agent("boss", model=models.scripted(*lines, "End."), tools=[clerk.as_tool(), CountedTools().tool("look")])
+    result = run_in_virtual_time(CrewExecutor(boss, store=store, max_messages_per_request=3).execute("Goal."))
     ids = [branch.run_id for branch in result.branches]
     assert len(ids) == 4
     assert len(set(ids)) == 4
 
 
-def test_a_handoff_beside_a_called_agent_waits_for_its_answer(watch: Watch, store: JsonStore) -> None:
+def test_a_handoff_beside_a_called_agent_waits_for_its_answer(models: CheckedModels, store: CheckedStore) -> None:
     """The work goes over once every call of the reply is answered."""
-    clerk = Agent("clerk", model=watch.model("Noted."))
+    clerk = Agent("clerk", model=models.scripted("Noted."))
     boss = Agent(
         "boss",
-        model=watch.model([scripted("transfer_to_next"), ask("clerk")]),
+        model=models.scripted([call("transfer_to_next"), ask("clerk")]),
         tools=[clerk.as_tool()],
         handoffs=[handoff("next", history="none")],
     )
-    crew = Crew("c", agents=[boss, Agent("next", model=watch.model("Mine."))])
-    assert virtually(CrewExecutor(crew, store=store).execute("Goal.")).output == "Mine."
-    assert [r.text for r in newest(watch, "next")] == ["The work is handed to next.", "Noted."]
+    crew = Crew("c", agents=[boss, Agent("next", model=models.scripted("Mine."))])
+    assert run_in_virtual_time(CrewExecutor(crew, store=store).execute("Goal.")).output == "Mine."
+    assert [r.text for r in newest(models, "next")] == ["The work is handed to next.", "Noted."]
 
 
-def test_pauses_in_called_agents_inside_branches_are_answered_in_any_order(watch: Watch, store: JsonStore) -> None:
+def test_pauses_in_called_agents_inside_branches_are_answered_in_any_order(
+    models: CheckedModels, store: CheckedStore
+) -> None:
     """Pause ids say where they stand in the tree."""
-    ran = Ran()
-    clerk = Agent("clerk", model=watch.model(scripted("pay"), "Paid."), tools=[ran.tool("pay", approval=True)])
-    boss = Agent("boss", model=watch.model([ask("clerk"), ask("clerk")], "Ok."), tools=[clerk.as_tool()])
+    ran = CountedTools()
+    clerk = Agent("clerk", model=models.scripted(call("pay"), "Paid."), tools=[ran.tool("pay", approval=True)])
+    boss = Agent("boss", model=models.scripted([ask("clerk"), ask("clerk")], "Ok."), tools=[clerk.as_tool()])
     crew = Crew("c", agents=[boss], groups=[Parallel("g", branches=[boss, boss])], entry="g")
     executor = CrewExecutor(crew, store=store)
-    paused = virtually(executor.execute("Goal.", run_id="r"))
+    paused = run_in_virtual_time(executor.execute("Goal.", run_id="r"))
     assert len({pause.id for pause in paused.pauses}) == 4
 
     for number, pause in enumerate(reversed(paused.pauses), 1):
-        result = virtually(executor.resume("r", {pause.id: True}))
+        result = run_in_virtual_time(executor.resume("r", {pause.id: True}))
         assert ran.times["pay"] == number
 
     assert result.output == "[Results of g]\n## boss\nOk.\n\n## boss.2\nOk."
-    assert max(Counter(watch.turns).values()) == 1
+    assert max(Counter(models.turns).values()) == 1

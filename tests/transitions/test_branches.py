@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, Crew, CrewExecutor, Parallel, Quorum, Route, RunResult
-from crew import call as scripted
+from crew import Agent, Crew, CrewExecutor, Parallel, Quorum, Route, RunResult, call
 from crew.errors import BranchesFailed
 from crew.interfaces import ModelRequest
 from crew.runs.events import BranchFinished, BranchStarted
 from crew.transitions.branches import MAX_JOIN_CHARS
-from tests.support.checked_runs import JsonStore, Ran, VirtualLoop, Watch, finish, hang, texts, virtually
+from tests.support.clocks import VirtualLoop, run_in_virtual_time
+from tests.support.messages import transcript_lines
+from tests.support.providers import CheckedModels, hang
+from tests.support.runs import finish
+from tests.support.stores import CheckedStore
+from tests.support.tools import CountedTools
 
 POLICIES: dict[str, Any] = {
     "collect": "collect",
@@ -27,23 +31,25 @@ POLICIES: dict[str, Any] = {
 class Panel:
     """Three branches, each with one call of its own to make, and an editor who reads what joins."""
 
-    def __init__(self, watch: Watch, store: JsonStore, on_error: Any, troubles: dict[str, str], **group: Any) -> None:
-        self.watch, self.ran = watch, Ran()
+    def __init__(
+        self, models: CheckedModels, store: CheckedStore, on_error: Any, troubles: dict[str, str], **group: Any
+    ) -> None:
+        self.models, self.ran = models, CountedTools()
         members = [self._member(name, troubles.get(name, "")) for name in "abc"]
-        editor = Agent("editor", model=watch.model("Edited."))
+        editor = Agent("editor", model=models.scripted("Edited."))
         panel = Parallel("panel", branches=members, then=editor, on_error=on_error, timeout=10, **group)
         crew = Crew("c", agents=[*members, editor], groups=[panel], entry=panel)
         self.executor = CrewExecutor(crew, store=store)
 
     def _member(self, name: str, trouble: str) -> Agent:
-        lines: list[Any] = [scripted(f"work_{name}"), f"{name} says so."]
+        lines: list[Any] = [call(f"work_{name}"), f"{name} says so."]
         before = {"hangs": hang, "cancelled": _cancelled}.get(trouble)
 
         if trouble == "raises":
             lines[1] = ValueError("boom")
 
         tool = self.ran.tool(f"work_{name}", approval=trouble == "pauses")
-        return Agent(name, model=self.watch.model(*lines, before=before), tools=[tool])
+        return Agent(name, model=self.models.scripted(*lines, before=before), tools=[tool])
 
     async def run(self) -> RunResult:
         result = await self.executor.execute("Goal.")
@@ -53,10 +59,10 @@ class Panel:
     @property
     def joined(self) -> str:
         """What the editor read."""
-        return self.watch.of("editor")[0].messages[-1].text
+        return self.models.requests_of("editor")[0].messages[-1].text
 
     def nothing_ran_twice(self) -> None:
-        assert max(Counter(self.watch.turns).values()) == 1
+        assert max(Counter(self.models.turns).values()) == 1
         assert all(times == 1 for times in self.ran.times.values())
 
 
@@ -74,18 +80,20 @@ FAILED = {
 
 @pytest.mark.parametrize("trouble", FAILED)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_one_branch_fails_under_each_policy(watch: Watch, store: JsonStore, policy: str, trouble: str) -> None:
+def test_one_branch_fails_under_each_policy(
+    models: CheckedModels, store: CheckedStore, policy: str, trouble: str
+) -> None:
     """It raises, hangs until the group's time is over, or is cancelled from within: the policy says what that means."""
-    panel = Panel(watch, store, POLICIES[policy], {"b": trouble})
+    panel = Panel(models, store, POLICIES[policy], {"b": trouble})
 
     if policy == "fail_fast":
         with pytest.raises(BranchesFailed, match="the branch 'b' failed") as caught:
-            virtually(panel.run())
+            run_in_virtual_time(panel.run())
 
         assert caught.value.result.stop_reason == "failed"
-        assert not watch.of("editor")
+        assert not models.requests_of("editor")
     else:
-        result = virtually(panel.run())
+        result = run_in_virtual_time(panel.run())
         assert (result.stop_reason, result.output) == ("completed", "Edited.")
         expected = {
             "collect": [SAYS["a"], FAILED[trouble], SAYS["c"]],
@@ -98,16 +106,16 @@ def test_one_branch_fails_under_each_policy(watch: Watch, store: JsonStore, poli
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_one_branch_pauses_while_the_others_go_on(watch: Watch, store: JsonStore, policy: str) -> None:
+def test_one_branch_pauses_while_the_others_go_on(models: CheckedModels, store: CheckedStore, policy: str) -> None:
     """It freezes only itself. Where the policy has what it wants without it, its pause is gone."""
-    panel = Panel(watch, store, POLICIES[policy], {"b": "pauses"})
-    result = virtually(panel.run())
+    panel = Panel(models, store, POLICIES[policy], {"b": "pauses"})
+    result = run_in_virtual_time(panel.run())
 
     if policy in ("collect", "fail_fast"):
         assert result.stop_reason == "paused"
         assert [pause.agent for pause in result.pauses] == ["b"]
         assert panel.ran.times == {"work_a": 1, "work_c": 1}, "the others ran to their end meanwhile"
-        result = virtually(finish(panel.executor, result))
+        result = run_in_virtual_time(finish(panel.executor, result))
         assert panel.joined == "[Results of panel]\n" + "\n\n".join(SAYS.values())
     else:
         assert "b" not in panel.joined.split("\n", 1)[1].replace("by", "")
@@ -120,25 +128,25 @@ def test_one_branch_pauses_while_the_others_go_on(watch: Watch, store: JsonStore
 @pytest.mark.parametrize("first", ["a", "b"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_two_branches_pause_and_are_answered_one_at_a_time(
-    watch: Watch, store: JsonStore, policy: str, first: str
+    models: CheckedModels, store: CheckedStore, policy: str, first: str
 ) -> None:
     """In any order, each by its id; nothing that has finished runs again."""
-    panel = Panel(watch, store, POLICIES[policy], {"a": "pauses", "b": "pauses"})
-    result = virtually(panel.run())
+    panel = Panel(models, store, POLICIES[policy], {"a": "pauses", "b": "pauses"})
+    result = run_in_virtual_time(panel.run())
 
     if policy == "first_success":
         assert panel.joined == f"[Results of panel]\n{SAYS['c']}"
     else:
         assert [pause.agent for pause in result.pauses] == ["a", "b"]
         chosen = next(pause for pause in result.pauses if pause.agent == first)
-        result = virtually(panel.executor.resume(result.run_id, {chosen.id: True}))
+        result = run_in_virtual_time(panel.executor.resume(result.run_id, {chosen.id: True}))
         assert panel.ran.times == {"work_c": 1, f"work_{first}": 1}
 
         if policy == "quorum":
             assert panel.joined == f"[Results of panel]\n{SAYS[first]}\n\n{SAYS['c']}"
         else:
             assert [pause.agent for pause in result.pauses] == ["b" if first == "a" else "a"]
-            result = virtually(finish(panel.executor, result))
+            result = run_in_virtual_time(finish(panel.executor, result))
             assert panel.joined == "[Results of panel]\n" + "\n\n".join(SAYS.values())
 
     assert result.output == "Edited."
@@ -146,42 +154,44 @@ def test_two_branches_pause_and_are_answered_one_at_a_time(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_branch_that_waits_for_a_person_does_not_time_out(watch: Watch, store: JsonStore, policy: str) -> None:
+def test_a_branch_that_waits_for_a_person_does_not_time_out(
+    models: CheckedModels, store: CheckedStore, policy: str
+) -> None:
     """The group's time is for work: one branch hangs and fails by it, the paused one may still be answered."""
-    panel = Panel(watch, store, POLICIES[policy], {"a": "pauses", "b": "hangs", "c": "raises"})
+    panel = Panel(models, store, POLICIES[policy], {"a": "pauses", "b": "hangs", "c": "raises"})
 
     if policy in ("fail_fast", "quorum"):
         with pytest.raises(BranchesFailed):
-            virtually(panel.run())
+            run_in_virtual_time(panel.run())
     else:
-        result = virtually(panel.run())
+        result = run_in_virtual_time(panel.run())
         assert [pause.agent for pause in result.pauses] == ["a"]
-        result = virtually(finish(panel.executor, result))
+        result = run_in_virtual_time(finish(panel.executor, result))
         assert result.output == "Edited."
         assert SAYS["a"] in panel.joined
 
     panel.nothing_ran_twice()
 
 
-def test_a_quorum_that_can_not_be_reached_any_more_fails_at_once(watch: Watch, store: JsonStore) -> None:
+def test_a_quorum_that_can_not_be_reached_any_more_fails_at_once(models: CheckedModels, store: CheckedStore) -> None:
     """Nobody waits for what can't help: the third branch is stopped."""
-    panel = Panel(watch, store, Quorum(2), {"a": "raises", "b": "raises", "c": "hangs"})
+    panel = Panel(models, store, Quorum(2), {"a": "raises", "b": "raises", "c": "hangs"})
     with pytest.raises(BranchesFailed, match="0 of 2 branches succeeded"):
-        virtually(panel.run())
+        run_in_virtual_time(panel.run())
 
 
-def test_first_success_fails_only_when_all_have(watch: Watch, store: JsonStore) -> None:
+def test_first_success_fails_only_when_all_have(models: CheckedModels, store: CheckedStore) -> None:
     """And then says what each of them failed with."""
-    panel = Panel(watch, store, "first_success", {"a": "raises", "b": "hangs", "c": "cancelled"})
+    panel = Panel(models, store, "first_success", {"a": "raises", "b": "hangs", "c": "cancelled"})
     with pytest.raises(BranchesFailed) as caught:
-        virtually(panel.run())
+        run_in_virtual_time(panel.run())
 
     assert "boom" in str(caught.value)
     assert "b: timed out" in str(caught.value)
     assert "cancelled the request" in str(caught.value)
 
 
-def test_siblings_are_awaited_before_the_run_goes_on(watch: Watch) -> None:
+def test_siblings_are_awaited_before_the_run_goes_on(models: CheckedModels) -> None:
     """When the group has what it wants, the others are stopped, and have ended before the next agent is asked."""
     log: list[str] = []
 
@@ -197,15 +207,18 @@ def test_siblings_are_awaited_before_the_run_goes_on(watch: Watch) -> None:
     async def asked(request: ModelRequest) -> None:
         log.append("editor")
 
-    quick, slow = Agent("quick", model=watch.model("Q.")), Agent("slow", model=watch.model("S.", before=slow_to_go))
-    editor = Agent("editor", model=watch.model("E.", before=asked))
+    quick, slow = (
+        Agent("quick", model=models.scripted("Q.")),
+        Agent("slow", model=models.scripted("S.", before=slow_to_go)),
+    )
+    editor = Agent("editor", model=models.scripted("E.", before=asked))
     group = Parallel("g", branches=[slow, quick], then=editor, on_error="first_success")
     crew = Crew("c", agents=[quick, slow, editor], groups=[group], entry="g")
-    assert virtually(CrewExecutor(crew).execute("Goal.")).output == "E."
+    assert run_in_virtual_time(CrewExecutor(crew).execute("Goal.")).output == "E."
     assert log == ["gone", "editor"]
 
 
-def test_at_most_so_many_branches_work_at_once(watch: Watch) -> None:
+def test_at_most_so_many_branches_work_at_once(models: CheckedModels) -> None:
     """`max_concurrency` is a limit, and every branch gets its turn."""
     at_once, most = 0, 0
 
@@ -216,22 +229,22 @@ def test_at_most_so_many_branches_work_at_once(watch: Watch) -> None:
         await asyncio.sleep(1)
         at_once -= 1
 
-    clerk = Agent("clerk", model=watch.model("Done.", before=busy))
+    clerk = Agent("clerk", model=models.scripted("Done.", before=busy))
     group = Parallel("g", branches=[clerk] * 7, max_concurrency=3)
-    result = virtually(CrewExecutor(Crew("c", agents=[clerk], groups=[group], entry="g")).execute("Goal."))
+    result = run_in_virtual_time(CrewExecutor(Crew("c", agents=[clerk], groups=[group], entry="g")).execute("Goal."))
     assert most == 3
-    assert len(watch.requests) == 7
+    assert len(models.requests) == 7
     assert result.output.count("Done.") == 7
 
 
-def test_one_agent_object_serves_two_branches_at_once(watch: Watch, store: JsonStore) -> None:
+def test_one_agent_object_serves_two_branches_at_once(models: CheckedModels, store: CheckedStore) -> None:
     """Each branch is a run of its own, with its own turns, calls and pauses."""
-    ran = Ran()
+    ran = CountedTools()
 
     def reply(request: ModelRequest) -> Any:
-        return scripted("pay") if request.turn == 0 else f"I am {request.run_id.rsplit('/')[-1]}."
+        return call("pay") if request.turn == 0 else f"I am {request.run_id.rsplit('/')[-1]}."
 
-    clerk = Agent("clerk", model=watch.model(reply), tools=[ran.tool("pay", approval=True)])
+    clerk = Agent("clerk", model=models.scripted(reply), tools=[ran.tool("pay", approval=True)])
     group = Parallel("g", branches=[clerk, clerk])
     executor = CrewExecutor(Crew("c", agents=[clerk], groups=[group], entry="g"), store=store)
 
@@ -240,7 +253,7 @@ def test_one_agent_object_serves_two_branches_at_once(watch: Watch, store: JsonS
         assert [pause.run_id for pause in paused.pauses] == ["r/clerk", "r/clerk.2"]
         return await finish(executor, paused)
 
-    result = virtually(story())
+    result = run_in_virtual_time(story())
     assert result.output == "[Results of g]\n## clerk\nI am clerk.\n\n## clerk.2\nI am clerk.2."
     assert ran.times["pay"] == 2
 
@@ -249,13 +262,13 @@ def test_one_agent_object_serves_two_branches_at_once(watch: Watch, store: JsonS
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_a_join_of_megabytes_stays_within_its_cap(watch: Watch, count: int) -> None:
+def test_a_join_of_megabytes_stays_within_its_cap(models: CheckedModels, count: int) -> None:
     """Equal shares in declared order, the same text each time; the whole results stay in the branches' transcripts."""
     big = "x" * 500_000 + "y" * 500_000
     names = [f"{'n' * 100}{number:02}" for number in range(count)]
-    agents = [Agent(name, model=watch.model(big)) for name in names]
+    agents = [Agent(name, model=models.scripted(big)) for name in names]
     crew = Crew("c", agents=agents, groups=[Parallel("g", branches=names)], entry="g")
-    first, second = (virtually(CrewExecutor(crew).execute("Goal.")) for _ in range(2))
+    first, second = (run_in_virtual_time(CrewExecutor(crew).execute("Goal.")) for _ in range(2))
 
     assert len(first.output) <= MAX_JOIN_CHARS
     assert len(first.output) > 0.9 * MAX_JOIN_CHARS
@@ -266,7 +279,7 @@ def test_a_join_of_megabytes_stays_within_its_cap(watch: Watch, count: int) -> N
     assert all(branch.transcript[-1].text == big for branch in first.branches)
 
 
-def test_results_join_in_declared_order_whoever_ends_first(watch: Watch) -> None:
+def test_results_join_in_declared_order_whoever_ends_first(models: CheckedModels) -> None:
     """The order of a join is written down in the group, not a matter of speed."""
 
     def after(seconds: float) -> Any:
@@ -275,38 +288,42 @@ def test_results_join_in_declared_order_whoever_ends_first(watch: Watch) -> None
 
         return wait
 
-    agents = [Agent(n, model=watch.model(f"{n}.", before=after(9 - i))) for i, n in enumerate("abcd")]
+    agents = [Agent(n, model=models.scripted(f"{n}.", before=after(9 - i))) for i, n in enumerate("abcd")]
     crew = Crew("c", agents=agents, groups=[Parallel("g", branches=list("abcd"))], entry="g")
-    assert virtually(CrewExecutor(crew).execute("Goal.")).output.endswith(
+    assert run_in_virtual_time(CrewExecutor(crew).execute("Goal.")).output.endswith(
         "## a\na.\n\n## b\nb.\n\n## c\nc.\n\n## d\nd."
     )
 
 
-def test_each_branch_begins_on_the_shared_history_with_a_message_of_its_own(watch: Watch, store: JsonStore) -> None:
+def test_each_branch_begins_on_the_shared_history_with_a_message_of_its_own(
+    models: CheckedModels, store: CheckedStore
+) -> None:
     """A branch sees what was there, is told who it is, and never sees its siblings; the join is one message."""
-    a = Agent("a", model=watch.model("Off you go. [G]"), routes=[Route("[G]", to="g")])
-    b, c = (Agent(n, model=watch.model(scripted("look"), f"{n}."), tools=[Ran().tool("look")]) for n in "bc")
+    a = Agent("a", model=models.scripted("Off you go. [G]"), routes=[Route("[G]", to="g")])
+    b, c = (Agent(n, model=models.scripted(call("look"), f"{n}."), tools=[CountedTools().tool("look")]) for n in "bc")
     crew = Crew("c", agents=[a, b, c], groups=[Parallel("g", branches=["b", "c"])])
-    result = virtually(CrewExecutor(crew, store=store).execute("Goal."))
+    result = run_in_virtual_time(CrewExecutor(crew, store=store).execute("Goal."))
 
-    assert [m.role for m in watch.of("b")[0].messages] == ["user", "assistant", "user"]
-    assert "You are b, one of the branches of g" in watch.of("b")[0].messages[-1].text
-    assert not any("You are b" in text for request in watch.of("c") for text in texts(request.messages))
+    assert [m.role for m in models.requests_of("b")[0].messages] == ["user", "assistant", "user"]
+    assert "You are b, one of the branches of g" in models.requests_of("b")[0].messages[-1].text
+    assert not any(
+        "You are b" in text for request in models.requests_of("c") for text in transcript_lines(request.messages)
+    )
     assert [m.role for m in result.transcript] == ["user", "assistant", "user"]
     assert [len(branch.transcript) for branch in result.branches] == [4, 4]
     assert result.metrics.by_tool["look"].calls == 2
     assert result.usage.requests == 5
 
 
-def test_a_branch_hands_over_and_fans_out_again(watch: Watch, store: JsonStore) -> None:
+def test_a_branch_hands_over_and_fans_out_again(models: CheckedModels, store: CheckedStore) -> None:
     """Branches use the whole crew: tools, handoffs, routes, `then` and groups within groups."""
-    b = Agent("b", model=watch.model(scripted("transfer_to_inner")), handoffs=["inner"])
-    c = Agent("c", model=watch.model(scripted("transfer_to_x")), handoffs=["x"])
-    x, y = Agent("x", model=watch.model("x.")), Agent("y", model=watch.model("y."))
-    end = Agent("end", model=watch.model("The end."))
+    b = Agent("b", model=models.scripted(call("transfer_to_inner")), handoffs=["inner"])
+    c = Agent("c", model=models.scripted(call("transfer_to_x")), handoffs=["x"])
+    x, y = Agent("x", model=models.scripted("x.")), Agent("y", model=models.scripted("y."))
+    end = Agent("end", model=models.scripted("The end."))
     inner, outer = Parallel("inner", branches=["x", "y"], then="end"), Parallel("outer", branches=["b", "c"])
     crew = Crew("c", agents=[b, c, x, y, end], groups=[inner, outer], entry="outer")
-    result = virtually(CrewExecutor(crew, store=store).execute("Goal.", run_id="r"))
+    result = run_in_virtual_time(CrewExecutor(crew, store=store).execute("Goal.", run_id="r"))
 
     assert result.output == "[Results of outer]\n## b\nThe end.\n\n## c\nx."
     started = [e.branch for e in store.events if isinstance(e, BranchStarted)]
@@ -315,22 +332,24 @@ def test_a_branch_hands_over_and_fans_out_again(watch: Watch, store: JsonStore) 
     assert [inner.run_id for inner in result.branches[0].branches] == ["r/b/x", "r/b/y"]
 
 
-def test_a_group_that_follows_a_group_reads_its_join(watch: Watch, store: JsonStore) -> None:
+def test_a_group_that_follows_a_group_reads_its_join(models: CheckedModels, store: CheckedStore) -> None:
     """`then` of a group may be a group; a group that runs twice names its branches anew."""
-    b = Agent("b", model=watch.model(lambda r: f"b after {len(r.messages)}."))
+    b = Agent("b", model=models.scripted(lambda r: f"b after {len(r.messages)}."))
     first, second = Parallel("first", branches=["b"], then="second"), Parallel("second", branches=["b"])
     crew = Crew("c", agents=[b], groups=[first, second], entry="first")
-    result = virtually(CrewExecutor(crew, store=store).execute("Goal.", run_id="r"))
+    result = run_in_virtual_time(CrewExecutor(crew, store=store).execute("Goal.", run_id="r"))
     assert result.output == "[Results of second]\n## b\nb after 3."
     assert [branch.run_id for branch in result.branches] == ["r/b", "r/2.b"]
 
 
 @pytest.mark.parametrize("outer", POLICIES)
-def test_a_group_that_fails_inside_a_branch_fails_that_branch(watch: Watch, store: JsonStore, outer: str) -> None:
+def test_a_group_that_fails_inside_a_branch_fails_that_branch(
+    models: CheckedModels, store: CheckedStore, outer: str
+) -> None:
     """The outer policy decides what that means, and the story is told to the innermost reason."""
-    bad = Agent("bad", model=watch.model(ValueError("boom")))
-    b = Agent("b", model=watch.model("Go."), then="inner")
-    others = [Agent(n, model=watch.model(f"{n}.")) for n in "cd"]
+    bad = Agent("bad", model=models.scripted(ValueError("boom")))
+    b = Agent("b", model=models.scripted("Go."), then="inner")
+    others = [Agent(n, model=models.scripted(f"{n}.")) for n in "cd"]
     groups = [
         Parallel("inner", branches=["bad"], on_error="fail_fast"),
         Parallel("outer", branches=["b", "c", "d"], on_error=POLICIES[outer]),
@@ -340,9 +359,9 @@ def test_a_group_that_fails_inside_a_branch_fails_that_branch(watch: Watch, stor
 
     if outer == "fail_fast":
         with pytest.raises(BranchesFailed, match=r"The group 'inner' failed.*boom"):
-            virtually(executor.execute("Goal."))
+            run_in_virtual_time(executor.execute("Goal."))
     else:
-        result = virtually(executor.execute("Goal."))
+        result = run_in_virtual_time(executor.execute("Goal."))
         assert ("boom" in result.output) == (outer == "collect")
         assert "## c\nc." in result.output
 
@@ -356,4 +375,4 @@ def test_virtual_time_jumps() -> None:
         await asyncio.sleep(3600)
         return loop.time()
 
-    assert virtually(an_hour()) == 3600
+    assert run_in_virtual_time(an_hour()) == 3600

@@ -10,13 +10,13 @@ import pytest
 from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, ScriptedProvider, call, handoff, tool
 from crew.errors import DefinitionError
 from crew.history.policies import Checkpoint, HeadTail, Summarize
-from crew.interfaces import ModelRequest
-from crew.message_rules import validate
 from crew.messages import Message, SummaryMessage, UserMessage, message_size
 from crew.runs import Event, RunResult
 from crew.runs.events import Asked, Compacted, CompactionFailed, HistoryPruned, Summarised
 from crew.store import MemoryStore
-from tests.support.doubles import Recording, events_of, executor_for, size_of
+from tests.support.messages import summaries_in, text_of, total_size
+from tests.support.providers import RecordingProvider, ReplyingProvider
+from tests.support.runs import collect, events_of_type, executor_for
 
 WORDS = "There is a good deal to say about this, and it takes some words to say it well enough."
 
@@ -27,31 +27,8 @@ def read(path: str) -> str:
     return f"Contents of {path}. {WORDS}"
 
 
-class Model:
-    """Answers replies with words, or as `reply` says, and summaries as `summary` says; remembers every request."""
-
-    def __init__(self, reply: Any = None, summary: Any = "What was said before.") -> None:
-        self.requests: list[ModelRequest] = []
-        self.reply, self.summary = reply, summary
-        self.provider = ScriptedProvider(self._answer)
-
-    def _answer(self, request: ModelRequest) -> Any:
-        assert not validate(request.messages)
-        self.requests.append(request)
-        chosen = self.summary if request.purpose == "summary" else self.reply
-        return chosen(request) if callable(chosen) else chosen or f"Answer {request.turn}. {WORDS}"
-
-    @property
-    def summaries(self) -> list[ModelRequest]:
-        return [request for request in self.requests if request.purpose == "summary"]
-
-
-def texts(messages: Sequence[Message]) -> str:
-    return "\n".join(getattr(message, "text", "") for message in messages)
-
-
-def made(messages: Sequence[Message]) -> list[SummaryMessage]:
-    return [message for message in messages if isinstance(message, SummaryMessage)]
+def replying(reply: Any = lambda r: f"Answer {r.turn}. {WORDS}", summary: Any = "What was said before.") -> Any:
+    return ReplyingProvider(reply, summary)
 
 
 async def talk(
@@ -72,46 +49,42 @@ async def talk(
     return result, events
 
 
-def of(events: Sequence[Event], kind: Any) -> list[Any]:
-    return [event for event in events if isinstance(event, kind)]
-
-
 # ------------------------------------------------------------------------------------------ checkpoint
 
 
 async def test_at_the_trigger_ten_remain_and_one_checkpoint_and_after_ten_more_two() -> None:
     """`checkpoint(trigger_at=100, keep_recent=10)`, counted; the transcript holds all."""
-    model = Model()
-    executor = CrewExecutor(Agent("a", model=model.provider), history=Checkpoint(trigger_at=100, keep_recent=10))
+    model = replying()
+    executor = CrewExecutor(Agent("a", model=model), history=Checkpoint(trigger_at=100, keep_recent=10))
     result, _ = await talk(executor, 50)
     assert len(result.history) <= 10  # the 100th message came: all but ten have left
     result, _ = await talk(executor, 1, result)
-    assert len(made(result.history)) == 1
+    assert len(summaries_in(result.history)) == 1
     assert len(model.requests[-1].messages) == 12  # ten that remained, the checkpoint, the new question
     result, _ = await talk(executor, 5, result)
-    assert len(made(result.history)) == 2
+    assert len(summaries_in(result.history)) == 2
     assert len(result.transcript) == 2 * 56 + 2
-    covered = {id for message in made(result.history) for id in message.covers}
+    covered = {id for message in summaries_in(result.history) for id in message.covers}
     shown = {message.id for message in result.history}
     assert {message.id for message in result.transcript} == covered | shown
 
 
 async def test_checkpoints_stay_in_order_until_they_fill_half_the_bound() -> None:
     """Then the oldest leave the view; the transcript still has them."""
-    executor = CrewExecutor(Agent("a", model=Model().provider), history=Checkpoint(trigger_at=24, keep_recent=4))
+    executor = CrewExecutor(Agent("a", model=replying()), history=Checkpoint(trigger_at=24, keep_recent=4))
     result, _ = await talk(executor, 120)
-    shown = made(result.history)
+    shown = summaries_in(result.history)
     assert 1 < len(shown) <= 12
-    assert [m.id for m in shown] == [m.id for m in made(result.transcript)][-len(shown) :]
-    assert len(made(result.transcript)) > 12
+    assert [m.id for m in shown] == [m.id for m in summaries_in(result.transcript)][-len(shown) :]
+    assert len(summaries_in(result.transcript)) > 12
 
 
 async def test_what_must_stay_can_keep_a_checkpoint_from_being_made() -> None:
     """Nothing evictable, no trigger."""
-    model = Model(reply=lambda request: [call("read", path=f"{n}") for n in range(8)] if request.turn < 1 else "Done.")
-    executor = CrewExecutor(
-        Agent("a", model=model.provider, tools=[read]), history=Checkpoint(trigger_at=11, keep_recent=2)
+    model = replying(
+        reply=lambda request: [call("read", path=f"{n}") for n in range(8)] if request.turn < 1 else "Done."
     )
+    executor = CrewExecutor(Agent("a", model=model, tools=[read]), history=Checkpoint(trigger_at=11, keep_recent=2))
     result = await executor.execute("Read them.")
     assert not model.summaries
     assert result.output == "Done."
@@ -122,8 +95,8 @@ async def test_what_must_stay_can_keep_a_checkpoint_from_being_made() -> None:
 
 async def test_the_request_for_a_summary_is_the_last_request_and_one_instruction() -> None:
     """It reads the prompt cache: same messages in front, same tools, same instructions."""
-    model = Model(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 60 else "Done.")
-    agent = Agent("a", instructions="Read files.", model=model.provider, tools=[read])
+    model = replying(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 60 else "Done.")
+    agent = Agent("a", instructions="Read files.", model=model, tools=[read])
     await CrewExecutor(agent, history=Summarize(limit=30)).execute("Read them all.")
     assert len(model.summaries) > 2
 
@@ -133,15 +106,15 @@ async def test_the_request_for_a_summary_is_the_last_request_and_one_instruction
             assert request.messages[:-1] == before.messages
             assert (request.tools, request.instructions) == (before.tools, before.instructions)
             assert request.settings.max_output_tokens == 1024
-            assert "data" in texts(request.messages[-1:])
+            assert "data" in text_of(request.messages[-1:])
 
 
 async def test_an_agent_that_has_not_seen_them_gets_the_messages_themselves() -> None:
     """After a handoff that lets nothing cross, what left is summarised from the transcript, within the limit."""
-    first = Model(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 9 else call("transfer_to_b"))
-    second = Model()
-    b = Agent("b", instructions="Go on.", model=second.provider, tools=[read])
-    a = Agent("a", model=first.provider, tools=[read], handoffs=[handoff(b, history="none")])
+    first = replying(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 9 else call("transfer_to_b"))
+    second = replying()
+    b = Agent("b", instructions="Go on.", model=second, tools=[read])
+    a = Agent("a", model=first, tools=[read], handoffs=[handoff(b, history="none")])
     second.reply = lambda r: call("read", path=f"docs/{r.turn}.md") if r.turn < 20 else "Done."
     crew = Crew("c", agents=[a, b])
     await CrewExecutor(crew, history=HeadTail(max_messages=22, preserve_last_n=4, summarize_on_trim=True)).execute(
@@ -155,12 +128,12 @@ async def test_an_agent_that_has_not_seen_them_gets_the_messages_themselves() ->
 
 async def test_a_summary_is_smaller_than_what_it_replaces_or_it_is_refused() -> None:
     """A summary that saves nothing is no summary: what it was for is carried over."""
-    model = Model(reply="Yes.", summary="word " * 400)
-    executor = CrewExecutor(Agent("a", model=model.provider), history=Checkpoint(trigger_at=20, keep_recent=4))
+    model = replying(reply="Yes.", summary="word " * 400)
+    executor = CrewExecutor(Agent("a", model=model), history=Checkpoint(trigger_at=20, keep_recent=4))
     result, events = await talk(executor, 30, say=lambda turn: "And?")
-    assert of(events, CompactionFailed)
-    assert "not smaller" in of(events, CompactionFailed)[0].reason
-    assert not made(result.transcript)
+    assert events_of_type(events, CompactionFailed)
+    assert "not smaller" in events_of_type(events, CompactionFailed)[0].reason
+    assert not summaries_in(result.transcript)
 
 
 @pytest.mark.parametrize(
@@ -175,18 +148,20 @@ async def test_a_summary_is_smaller_than_what_it_replaces_or_it_is_refused() -> 
 )
 async def test_a_summary_that_fails_is_tried_again_ten_evictions_later(summary: Any, why: str) -> None:
     """The eviction stands, the run goes on, and the next summary covers what the failed ones were for."""
-    model = Model()
+    model = replying()
     model.summary = lambda r: summary(r) if len(model.summaries) <= 2 else "What was said before."
     executor = CrewExecutor(
-        Agent("a", model=model.provider, tools=[read]),
+        Agent("a", model=model, tools=[read]),
         history=HeadTail(max_messages=20, preserve_last_n=4, summarize_on_trim=True),
     )
     result, events = await talk(executor, 40)
-    failed = of(events, CompactionFailed)
+    failed = events_of_type(events, CompactionFailed)
     assert len(failed) == 2
     assert all(why in event.reason for event in failed)
     assert failed[0].pending_messages < failed[1].pending_messages
-    assert len(of(events, Compacted)[0].covers) == 19  # oldest first, as many as a request holds; the rest waits on
+    assert (
+        len(events_of_type(events, Compacted)[0].covers) == 19
+    )  # oldest first, as many as a request holds; the rest waits on
     order = [event for event in events if isinstance(event, HistoryPruned | Summarised)]
     since = 0
 
@@ -197,16 +172,16 @@ async def test_a_summary_that_fails_is_tried_again_ten_evictions_later(summary: 
         else:
             since += event.before - event.after
 
-    gone = {id for event in of(events, HistoryPruned) for id in event.evicted}
-    covered = {id for event in of(events, Compacted) for id in event.covers}
+    gone = {id for event in events_of_type(events, HistoryPruned) for id in event.evicted}
+    covered = {id for event in events_of_type(events, Compacted) for id in event.covers}
     waiting = set(result.state.pending_summary.message_ids)
     assert gone <= covered | waiting
 
 
 async def test_a_summary_counts_in_what_the_run_spends_and_may_spend() -> None:
     """Its tokens are in the usage, and it is a round like any other."""
-    model = Model(reply=lambda r: call("read", path=f"{r.turn}") if r.turn < 40 else "Done.")
-    agent = Agent("a", model=model.provider, tools=[read])
+    model = replying(reply=lambda r: call("read", path=f"{r.turn}") if r.turn < 40 else "Done.")
+    agent = Agent("a", model=model, tools=[read])
     result = await CrewExecutor(agent, history=Summarize(limit=20)).execute("Read.")
     assert model.summaries
     assert result.usage.requests == len(model.requests)
@@ -238,10 +213,10 @@ async def test_the_summariser_may_be_another_model_a_tool_or_a_function() -> Non
     ]
 
     for summarizer, words in cases:
-        model = Model()
+        model = replying()
         policy = Checkpoint(trigger_at=20, keep_recent=4, summarizer=summarizer)
-        result, _ = await talk(CrewExecutor(Agent("a", model=model.provider), history=policy), 15)
-        assert words in texts(made(result.history))
+        result, _ = await talk(CrewExecutor(Agent("a", model=model), history=policy), 15)
+        assert words in text_of(summaries_in(result.history))
         assert not model.summaries
 
 
@@ -255,8 +230,8 @@ async def test_a_run_that_dies_while_it_summarises_goes_on_from_there() -> None:
         await asyncio.sleep(3600 if hang else 0)
         return "What was read before."
 
-    model = Model(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 30 else "Done.")
-    agent = Agent("a", model=model.provider, tools=[read])
+    model = replying(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 30 else "Done.")
+    agent = Agent("a", model=model, tools=[read])
     policy = Summarize(limit=20, summarizer=summarise)
     work = asyncio.ensure_future(CrewExecutor(agent, history=policy, store=store).execute("Read.", run_id="r"))
     await asked.wait()
@@ -266,7 +241,7 @@ async def test_a_run_that_dies_while_it_summarises_goes_on_from_there() -> None:
     hang = False
     result = await CrewExecutor(agent, history=policy, store=store).resume("r")
     assert result.output == "Done."
-    assert made(result.transcript)
+    assert summaries_in(result.transcript)
     assert [r.turn for r in model.requests] == list(range(31))
     assert before < 31
 
@@ -286,29 +261,29 @@ async def test_a_run_that_dies_while_it_summarises_goes_on_from_there() -> None:
 async def test_twenty_summaries_in_a_row_keep_forty_planted_facts_in_view(policy: Any) -> None:
     """Ids, paths and numbers that the user gave stay readable, although the summariser writes none of them down."""
     facts = [f"INV-{7000 + n}" if n % 3 == 0 else f"src/m{n}.py" if n % 3 == 1 else f"{n}0.{n}" for n in range(40)]
-    model = Model(summary="The user gave facts.")
-    executor = CrewExecutor(Agent("a", model=model.provider), history=policy)
+    model = replying(summary="The user gave facts.")
+    executor = CrewExecutor(Agent("a", model=model), history=policy)
     result: Any = None
     turn = 0
 
-    while len(made(result.transcript) if result else []) < 20 or turn < 40:
+    while len(summaries_in(result.transcript) if result else []) < 20 or turn < 40:
         fact = f"Mind {facts[turn]}." if turn < 40 else WORDS
         result, _ = await talk(executor, 1, result, lambda _, fact=fact: fact)  # type: ignore[misc]
         turn += 1
         assert turn < 500
 
     await talk(executor, 1, result)
-    view = texts(model.requests[-1].messages)
+    view = text_of(model.requests[-1].messages)
     missing = [fact for fact in facts if not re.search(rf"(?<![\w.]){re.escape(fact)}(?![\w])", view)]
     assert not missing
 
 
 async def test_what_found_no_room_is_counted_and_can_be_recalled() -> None:
     """At most 256 tokens are attached; the rest is named by its number."""
-    executor = CrewExecutor(Agent("a", model=Model().provider), history=Checkpoint(trigger_at=40, keep_recent=4))
+    executor = CrewExecutor(Agent("a", model=replying()), history=Checkpoint(trigger_at=40, keep_recent=4))
     ids = [f"TICKET-{n}-{n * 7919}" for n in range(400)]
     result, _ = await talk(executor, 25, say=lambda turn: " ".join(ids[turn * 16 : turn * 16 + 16]))
-    text = texts(made(result.history))
+    text = text_of(summaries_in(result.history))
     assert ids[0] in text
     assert re.search(r"\(\d+ more: recall\)", text)
     assert len(text) < 1500
@@ -319,34 +294,34 @@ async def test_what_found_no_room_is_counted_and_can_be_recalled() -> None:
 
 async def test_head_and_tail_stay_and_one_summary_stands_between_them() -> None:
     """The summary is inside the cap, and there is never a second one."""
-    model = Model()
+    model = replying()
     policy = HeadTail(max_messages=20, preserve_first_n=2, preserve_last_n=6, summarize_on_trim=True)
-    executor = CrewExecutor(Agent("a", model=model.provider), history=policy)
+    executor = CrewExecutor(Agent("a", model=model), history=policy)
     result, _ = await talk(executor, 60)
-    assert texts(result.history[:2]).startswith("Question 0.")
+    assert text_of(result.history[:2]).startswith("Question 0.")
     assert isinstance(result.history[2], SummaryMessage)
-    assert len(made(result.history)) == 1
-    assert "Question 59." in texts(result.history[-6:])
+    assert len(summaries_in(result.history)) == 1
+    assert "Question 59." in text_of(result.history[-6:])
 
     for request in model.requests:
         assert len(request.messages) <= 20 + (request.purpose == "summary")
-        assert len(made(request.messages)) <= 1
+        assert len(summaries_in(request.messages)) <= 1
 
 
 async def test_head_tail_without_summaries_evicts_the_oldest_of_the_middle() -> None:
     """First and last stay, and a gap is between them."""
-    model = Model()
+    model = replying()
     policy = HeadTail(max_messages=12, preserve_first_n=2, preserve_last_n=4)
-    result, events = await talk(CrewExecutor(Agent("a", model=model.provider), history=policy), 20)
-    assert texts(result.history[:1]).startswith("Question 0.")
+    result, events = await talk(CrewExecutor(Agent("a", model=model), history=policy), 20)
+    assert text_of(result.history[:1]).startswith("Question 0.")
     assert not model.summaries
-    assert all(event.after >= 6 for event in of(events, HistoryPruned))
+    assert all(event.after >= 6 for event in events_of_type(events, HistoryPruned))
 
 
 async def test_head_tail_with_zero_messages_has_no_bound() -> None:
     """`max_messages=0`: unbounded."""
-    model = Model()
-    executor = CrewExecutor(Agent("a", model=model.provider), history=HeadTail(max_messages=0))
+    model = replying()
+    executor = CrewExecutor(Agent("a", model=model), history=HeadTail(max_messages=0))
     result, _ = await talk(executor, 70)
     assert len(result.history) == 140
     assert result.metrics.limit is None
@@ -363,8 +338,8 @@ def test_head_and_tail_that_leave_no_middle_warn_when_built() -> None:
 async def test_summarize_acts_at_four_fifths_of_the_window_and_keeps_what_matters() -> None:
     """The first user message, the goal, the tail and the newest result of each file that was touched stay."""
     paths = [f"src/{n % 3}.py" if n < 12 else f"tmp/{n}.txt" for n in range(60)]
-    model = Model(reply=lambda r: call("read", path=paths[r.turn - 1]) if 0 < r.turn < 60 else f"Fine. {WORDS}")
-    agent = Agent("a", model=model.provider, tools=[read], max_input_tokens=1600)
+    model = replying(reply=lambda r: call("read", path=paths[r.turn - 1]) if 0 < r.turn < 60 else f"Fine. {WORDS}")
+    agent = Agent("a", model=model, tools=[read], max_input_tokens=1600)
     executor = CrewExecutor(agent, history=Summarize(limit=100, keep_files=10))
     first = await executor.execute("The first thing that I want.")
     events: list[Event] = []
@@ -372,12 +347,12 @@ async def test_summarize_acts_at_four_fifths_of_the_window_and_keeps_what_matter
     async with executor.execute_stream("Read them all.", history=first) as stream:
         events.extend([event async for event in stream])
 
-    assert of(events, Compacted)
-    assert all("80%" in event.reason for event in of(events, HistoryPruned))
-    assert max(event.tokens_estimated for event in of(events, Asked)) <= 1600
+    assert events_of_type(events, Compacted)
+    assert all("80%" in event.reason for event in events_of_type(events, HistoryPruned))
+    assert max(event.tokens_estimated for event in events_of_type(events, Asked)) <= 1600
 
     for request in model.requests[1:]:
-        view = texts(request.messages)
+        view = text_of(request.messages)
         assert "The first thing that I want." in view
         assert "Read them all." in view
 
@@ -420,29 +395,29 @@ def test_policies_are_given_by_name_with_options_as_in_a_configuration_file() ->
 
 async def test_a_summary_of_input_that_came_in_at_once() -> None:
     """A history that is handed in and does not fit is pruned once and summarised before the first request."""
-    model = Model()
+    model = replying()
     given = [UserMessage(f"Note {n}: {WORDS}") for n in range(60)]
-    executor = CrewExecutor(Agent("a", model=model.provider), history=Summarize(limit=30))
+    executor = CrewExecutor(Agent("a", model=model), history=Summarize(limit=30))
     result = await executor.execute("And now?", history=given)
     assert [request.purpose for request in model.requests] == ["summary", "reply"]
-    assert len(made(result.history)) == 1
-    assert "Note 1:" in texts(model.requests[0].messages)
-    assert "Note 0:" in texts(result.history)
+    assert len(summaries_in(result.history)) == 1
+    assert "Note 1:" in text_of(model.requests[0].messages)
+    assert "Note 0:" in text_of(result.history)
 
 
 async def test_a_branch_summarises_for_itself_and_what_it_still_waits_for_ends_with_it() -> None:
     """Its summaries are in its own transcript, and they cost what the run may spend."""
-    worker = Model(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 15 else f"Done. {WORDS}")
-    one, two = (Agent(name, model=worker.provider, tools=[read]) for name in ("one", "two"))
-    editor = Model(reply="The end.")
-    panel = Parallel("panel", branches=[one, two], then=Agent("editor", model=editor.provider))
+    worker = replying(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 15 else f"Done. {WORDS}")
+    one, two = (Agent(name, model=worker, tools=[read]) for name in ("one", "two"))
+    editor = replying(reply="The end.")
+    panel = Parallel("panel", branches=[one, two], then=Agent("editor", model=editor))
     lead = Agent("lead", model=ScriptedProvider("[GO]"), routes=[Route("[GO]", to=panel)])
     crew = Crew("c", agents=[lead, one, two, panel.then], groups=[panel])  # type: ignore[list-item]
     result = await CrewExecutor(crew, history=Summarize(limit=12)).execute("Read.")
     assert result.output == "The end."
     assert len(worker.summaries) >= 2
-    assert all(made(branch.transcript) for branch in result.branches)
-    assert not made(result.transcript)
+    assert all(summaries_in(branch.transcript) for branch in result.branches)
+    assert not summaries_in(result.transcript)
     assert result.state.pending_summary.message_ids == ()
     assert result.usage.requests == len(worker.requests) + len(editor.requests) + 1
 
@@ -450,7 +425,7 @@ async def test_a_branch_summarises_for_itself_and_what_it_still_waits_for_ends_w
 async def test_a_summary_after_runs_that_asked_nobody_keeps_to_the_bound() -> None:
     """What came and left since the last request was never in it: such messages are asked about from the transcript."""
     policy = HeadTail(max_messages=6, preserve_first_n=1, preserve_last_n=2, summarize_on_trim=True)
-    provider = Recording(lambda request: "Fine.")
+    provider = RecordingProvider(lambda request: "Fine.")
     result = await executor_for(provider, history=policy).execute("the first")
 
     for n in range(15):
@@ -458,12 +433,12 @@ async def test_a_summary_after_runs_that_asked_nobody_keeps_to_the_bound() -> No
 
     await executor_for(provider, history=policy).execute("the last", history=result)
     assert any(request.purpose == "summary" for request in provider.requests)
-    assert all(size_of(request.messages) <= 6 + (request.purpose == "summary") for request in provider.requests)
+    assert all(total_size(request.messages) <= 6 + (request.purpose == "summary") for request in provider.requests)
 
 
 async def test_a_policy_without_a_bound_summarises_what_it_evicts_and_says_so() -> None:
     """No bound on messages is no reason to lose them unseen."""
-    provider = Recording(*[call("tell", n=n) for n in range(20)], "done")
+    provider = RecordingProvider(*[call("tell", n=n) for n in range(20)], "done")
 
     @tool(effect="read")
     async def tell(n: int) -> str:
@@ -472,7 +447,7 @@ async def test_a_policy_without_a_bound_summarises_what_it_evicts_and_says_so() 
 
     policy = Summarize(limit=None, window=600, summarizer=lambda span: "What was said.")
     executor = executor_for(provider, tell, history=policy)
-    events, result = await events_of(executor, lambda e: e.execute_stream("the goal"))
+    events, result = await collect(executor.execute_stream("the goal"))
     pruned = {id for event in events if isinstance(event, HistoryPruned) for id in event.evicted}
     covered = {id for m in result.transcript if isinstance(m, SummaryMessage) for id in m.covers}
     assert result.metrics.prunings

@@ -1,7 +1,6 @@
 """Explicit compression by `RequestParameters`: asked for, it happens before the model is asked, or nothing does."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from crew import (
     LastNMessages,
     Limits,
     RequestParameters,
-    ScriptedProvider,
     WholeHistory,
     WholeHistoryMultipleSystemMessages,
     call,
@@ -23,10 +21,11 @@ from crew import (
 )
 from crew.errors import CompressionFailed, DefinitionError
 from crew.history import estimate_message_tokens
-from crew.interfaces import ModelRequest
-from crew.message_rules import validate
-from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, UserMessage, message_size
+from crew.messages import AssistantMessage, Message, SummaryMessage, SystemMessage, UserMessage
 from crew.runs.events import Compacted, Warned
+from tests.support.messages import summaries_in, total_size
+from tests.support.providers import ReplyingProvider
+from tests.support.runs import collect, events_of_type
 
 WORDS = "There is a good deal to say about this, and it takes some words to say it well enough."
 
@@ -37,26 +36,12 @@ def look(place: str) -> str:
     return f"At {place}: {WORDS}"
 
 
-@dataclass
-class Model:
-    """Answers, and remembers what it was asked."""
+def replying(reply: Any = "The answer.", summary: Any = "TL;DR of what was said.") -> ReplyingProvider:
+    return ReplyingProvider(reply, summary)
 
-    reply: Any = "The answer."
-    summary: Any = "TL;DR of what was said."
-    requests: list[ModelRequest] = field(default_factory=list)
 
-    def agent(self, **options: Any) -> Agent:
-        def answer(request: ModelRequest) -> Any:
-            assert not validate(request.messages)
-            self.requests.append(request)
-            chosen = self.summary if request.purpose == "summary" else self.reply
-            return chosen(request) if callable(chosen) else chosen
-
-        return Agent("a", instructions="Answer.", model=ScriptedProvider(answer), **options)
-
-    @property
-    def replies(self) -> list[ModelRequest]:
-        return [request for request in self.requests if request.purpose == "reply"]
+def agent(model: ReplyingProvider, **options: Any) -> Agent:
+    return Agent("a", instructions="Answer.", model=model, **options)
 
 
 def conversation(size: int, *, start: float = 1.0) -> list[Message]:
@@ -69,10 +54,6 @@ def conversation(size: int, *, start: float = 1.0) -> list[Message]:
     return messages
 
 
-def summaries(messages: Sequence[Message]) -> list[SummaryMessage]:
-    return [message for message in messages if isinstance(message, SummaryMessage)]
-
-
 def tokens(messages: Sequence[Message]) -> int:
     return sum(map(estimate_message_tokens, messages))
 
@@ -80,8 +61,8 @@ def tokens(messages: Sequence[Message]) -> int:
 @pytest.mark.parametrize("size", [50, 100, 200])
 async def test_a_whole_history_becomes_one_tldr(size: int) -> None:
     """100 messages become fewer than 10, and from 50 on at least 60 % of the tokens are saved."""
-    model = Model()
-    executor = CrewExecutor(model.agent(), max_messages_per_request=300)
+    model = replying()
+    executor = CrewExecutor(agent(model), max_messages_per_request=300)
     given = conversation(size)
     parameters = RequestParameters(compression_strategy=WholeHistory())
     result = await executor.execute("And now?", history=given, parameters=parameters)
@@ -89,16 +70,16 @@ async def test_a_whole_history_becomes_one_tldr(size: int) -> None:
     assert [r.purpose for r in model.requests] == ["summary", "reply"]
     assert len(request.messages) == 2 < 10
     assert tokens(request.messages) <= 0.4 * tokens(given)
-    assert summaries(result.history)[0].covers == tuple(m.id for m in given)
+    assert summaries_in(result.history)[0].covers == tuple(m.id for m in given)
     assert [m.id for m in result.transcript][:size] == [m.id for m in given]
 
 
 async def test_the_last_messages_stay_verbatim() -> None:
     """`LastNMessages(n)`: the last n are as they were, the rest is one TL;DR before them."""
-    model = Model()
+    model = replying()
     given = conversation(40)
     parameters = RequestParameters(compression_strategy=LastNMessages(6))
-    await CrewExecutor(model.agent()).execute("And now?", history=given, parameters=parameters)
+    await CrewExecutor(agent(model)).execute("And now?", history=given, parameters=parameters)
     shown = model.replies[0].messages
     assert isinstance(shown[0], SummaryMessage)
     assert list(shown[1:-1]) == given[-5:]
@@ -107,57 +88,57 @@ async def test_the_last_messages_stay_verbatim() -> None:
 
 async def test_each_chunk_becomes_a_tldr_and_one_that_is_not_smaller_stays() -> None:
     """`Chunked(size)`: one TL;DR a chunk, in order."""
-    model = Model(summary=lambda r: "word " * 500 if "Message 12." in str(r.messages) else "Short.")
+    model = replying(summary=lambda r: "word " * 500 if "Message 12." in str(r.messages) else "Short.")
     given = conversation(36)
     parameters = RequestParameters(compression_strategy=Chunked(12))
-    result = await CrewExecutor(model.agent()).execute("And now?", history=given, parameters=parameters)
+    result = await CrewExecutor(agent(model)).execute("And now?", history=given, parameters=parameters)
     shown = model.replies[0].messages
     assert [m.role for m in shown].count("summary") == 2
     assert list(shown[1:13]) == given[12:24]
-    assert [m.covers[0] for m in summaries(shown)] == ["m0", "m24"]
+    assert [m.covers[0] for m in summaries_in(shown)] == ["m0", "m24"]
     assert len([r for r in model.requests if r.purpose == "summary"]) == 3
     model.requests.clear()
-    await CrewExecutor(model.agent()).execute("And then?", history=result, parameters=parameters)
+    await CrewExecutor(agent(model)).execute("And then?", history=result, parameters=parameters)
     assert not [r for r in model.requests if r.purpose == "summary"]
 
 
 async def test_what_is_older_than_a_time_becomes_a_tldr() -> None:
     """`FromTimestamp(t)`: what came before t."""
-    model = Model()
+    model = replying()
     given = conversation(30, start=100.0)
     parameters = RequestParameters(compression_strategy=FromTimestamp(120.0))
-    await CrewExecutor(model.agent()).execute("And now?", history=given, parameters=parameters)
+    await CrewExecutor(agent(model)).execute("And now?", history=given, parameters=parameters)
     shown = model.replies[0].messages
-    assert summaries(shown)[0].covers == tuple(f"m{n}" for n in range(20))
+    assert summaries_in(shown)[0].covers == tuple(f"m{n}" for n in range(20))
     assert list(shown[1:-1]) == given[20:]
 
 
 async def test_each_block_that_a_system_message_opens_becomes_a_tldr() -> None:
     """`WholeHistoryMultipleSystemMessages`: system messages stay, each with its own TL;DR."""
-    model = Model()
+    model = replying()
     plain = conversation(24)
     given = [SystemMessage("Be kind."), *plain[:12], SystemMessage("Be brief."), *plain[12:]]
     parameters = RequestParameters(compression_strategy=WholeHistoryMultipleSystemMessages())
-    await CrewExecutor(model.agent()).execute("And now?", history=given, parameters=parameters)
+    await CrewExecutor(agent(model)).execute("And now?", history=given, parameters=parameters)
     shown = model.replies[0].messages
     assert [m.role for m in shown] == ["system", "summary", "system", "summary", "user"]
-    assert [len(m.covers) for m in summaries(shown)] == [12, 12]
+    assert [len(m.covers) for m in summaries_in(shown)] == [12, 12]
 
 
 @pytest.mark.parametrize(("size", "asked"), [(9, 0), (10, 1)])
 async def test_fewer_than_ten_messages_are_left_alone(size: int, asked: int) -> None:
     """What is protected does not count among the ten."""
-    model = Model()
+    model = replying()
     parameters = RequestParameters(compression_strategy=WholeHistory())
-    await CrewExecutor(model.agent()).execute("And now?", history=conversation(size), parameters=parameters)
+    await CrewExecutor(agent(model)).execute("And now?", history=conversation(size), parameters=parameters)
     assert len(model.requests) - len(model.replies) == asked
 
 
 @pytest.mark.parametrize("summary", [lambda r: RuntimeError("down"), "", lambda r: call("look", place="x")])
 async def test_a_compression_that_fails_changes_nothing(summary: Any) -> None:
     """`CompressionFailed`, with everything so far; the run can be resumed, and tries again."""
-    model = Model(summary=summary)
-    executor = CrewExecutor(model.agent(tools=[look]))
+    model = replying(summary=summary)
+    executor = CrewExecutor(agent(model, tools=[look]))
     given = conversation(20)
     parameters = RequestParameters(compression_strategy=WholeHistory())
 
@@ -168,18 +149,18 @@ async def test_a_compression_that_fails_changes_nothing(summary: Any) -> None:
     assert not model.replies
     model.summary = "TL;DR"
     result = await executor.resume(caught.value.result.run_id)
-    assert (result.output, len(summaries(result.history))) == ("The answer.", 1)
+    assert (result.output, len(summaries_in(result.history))) == ("The answer.", 1)
 
 
 async def test_chunks_take_effect_together_or_not_at_all() -> None:
     """The second of three fails: the first one's TL;DR is not in the history either."""
-    model = Model(summary=lambda r: "" if "Message 12." in str(r.messages) else "Short.")
+    model = replying(summary=lambda r: "" if "Message 12." in str(r.messages) else "Short.")
     parameters = RequestParameters(compression_strategy=Chunked(12))
 
     with pytest.raises(CompressionFailed) as caught:
-        await CrewExecutor(model.agent()).execute("And now?", history=conversation(36), parameters=parameters)
+        await CrewExecutor(agent(model)).execute("And now?", history=conversation(36), parameters=parameters)
 
-    assert not summaries(caught.value.result.history)
+    assert not summaries_in(caught.value.result.history)
 
 
 class Answer(BaseModel):
@@ -191,16 +172,14 @@ class Answer(BaseModel):
 @pytest.mark.parametrize("way", ["execute", "stream", "structured"])
 async def test_compression_is_the_same_however_the_run_is_started(way: str) -> None:
     """Execute, stream and structured output send the same messages."""
-    model = Model(reply='{"words": "x"}')
-    executor = CrewExecutor(model.agent(output=Answer if way == "structured" else None))
+    model = replying(reply='{"words": "x"}')
+    executor = CrewExecutor(agent(model, output=Answer if way == "structured" else None))
     parameters = RequestParameters(compression_strategy=LastNMessages(4))
 
     if way == "stream":
-        async with executor.execute_stream("And now?", history=conversation(30), parameters=parameters) as stream:
-            told = [event async for event in stream]
-
-        assert len([event for event in told if isinstance(event, Compacted)]) == 1
-        result = stream.result
+        stream = executor.execute_stream("And now?", history=conversation(30), parameters=parameters)
+        events, result = await collect(stream)
+        assert len(events_of_type(events, Compacted)) == 1
     else:
         result = await executor.execute("And now?", history=conversation(30), parameters=parameters)
 
@@ -211,21 +190,21 @@ async def test_compression_is_the_same_however_the_run_is_started(way: str) -> N
 
 async def test_a_long_run_is_compressed_whenever_ten_messages_have_come() -> None:
     """Before every request that finds ten; calls and results go together, and the goal stays."""
-    model = Model(reply=lambda r: call("look", place=f"room {r.turn}") if r.turn < 40 else "Done.")
-    executor = CrewExecutor(model.agent(tools=[look]))
+    model = replying(reply=lambda r: call("look", place=f"room {r.turn}") if r.turn < 40 else "Done.")
+    executor = CrewExecutor(agent(model, tools=[look]))
     parameters = RequestParameters(compression_strategy=WholeHistory())
     await executor.execute("Look everywhere.", parameters=parameters)
     assert len(model.requests) - len(model.replies) >= 6
 
     for request in model.replies:
-        assert sum(map(message_size, request.messages)) <= 14
+        assert total_size(request.messages) <= 14
         assert "Look everywhere." in [getattr(m, "text", "") for m in request.messages]
 
 
 async def test_compression_comes_before_the_limits() -> None:
     """Both given: compressed first, then trimmed; the size is never exceeded over many turns."""
-    model = Model(reply=f"Well. {WORDS}")
-    executor = CrewExecutor(model.agent())
+    model = replying(reply=f"Well. {WORDS}")
+    executor = CrewExecutor(agent(model))
     parameters = RequestParameters(compression_strategy=LastNMessages(30), max_history_size=20)
     result: Any = None
 
@@ -238,14 +217,12 @@ async def test_compression_comes_before_the_limits() -> None:
 
 async def test_a_request_that_is_left_with_one_message_is_warned_of() -> None:
     """Fewer than two messages left: a warning with the strategy's name and the count, once."""
-    model = Model()
-    executor = CrewExecutor(model.agent())
+    model = replying()
+    executor = CrewExecutor(agent(model))
     parameters = RequestParameters(compression_strategy=WholeHistory(), max_history_size=1)
 
-    async with executor.execute_stream("And now?", history=conversation(12), parameters=parameters) as stream:
-        told = [event async for event in stream]
-
-    warned = [event.text for event in told if isinstance(event, Warned) and "whole_history" in event.text]
+    events, _ = await collect(executor.execute_stream("And now?", history=conversation(12), parameters=parameters))
+    warned = [event.text for event in events_of_type(events, Warned) if "whole_history" in event.text]
     assert len(model.replies[0].messages) == 1
     assert len(warned) == 1
     assert "1 message" in warned[0]
@@ -253,12 +230,12 @@ async def test_a_request_that_is_left_with_one_message_is_warned_of() -> None:
 
 async def test_the_parts_of_a_compression_are_within_the_limits_too() -> None:
     """Each TL;DR is a round: what is left of the limit is not overdrawn by a history of many chunks."""
-    model = Model()
+    model = replying()
     parameters = RequestParameters(compression_strategy=Chunked(4))
-    executor = CrewExecutor(model.agent(), limits=Limits(rounds=3))
+    executor = CrewExecutor(agent(model), limits=Limits(rounds=3))
     result = await executor.execute("And now?", history=conversation(40), parameters=parameters)
     assert (result.stop_reason, len(model.requests)) == ("limit", 3)
-    assert not summaries(result.history)
+    assert not summaries_in(result.history)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,10 @@ from crew.interfaces import ModelReply
 from crew.message_rules import validate
 from crew.messages import ToolCall, Usage
 from crew.runs.events import Event, LimitReached, Warned
-from tests.support.doubles import Recording, Ticking, events_of, executor_for, look
+from tests.support.clocks import TickingClock
+from tests.support.providers import RecordingProvider
+from tests.support.runs import collect, executor_for
+from tests.support.tools import look
 
 
 def spending(**usage: Any) -> Any:
@@ -33,9 +36,9 @@ def spending(**usage: Any) -> Any:
 )
 async def test_a_limit_ends_the_run_with_the_work_so_far(limits: Limits, line: Any, requests: int, name: str) -> None:
     """`stop_reason="limit"`, the last words, a valid history, and an event that names the limit."""
-    provider = Recording(line)
-    executor = executor_for(provider, look, limits=limits, clock=Ticking())
-    events, result = await events_of(executor, lambda e: e.execute_stream("go"))
+    provider = RecordingProvider(line)
+    executor = executor_for(provider, look, limits=limits, clock=TickingClock())
+    events, result = await collect(executor.execute_stream("go"))
     assert result.stop_reason == "limit"
     assert abs(len(provider.requests) - requests) <= (1 if name == "seconds" else 0)
     assert result.output == ("working on it" if requests else "")
@@ -48,7 +51,9 @@ async def test_an_unknown_price_is_not_taken_for_nothing() -> None:
     said once."""
     calls = [ModelReply(text="", calls=(call("look", n=n),), usage=Usage(requests=1, cost=None)) for n in (1, 2, 3)]
     events: list[Event] = []
-    executor = executor_for(Recording(*calls, "done"), look, limits=Limits(cost_usd=0.01), observers=[events.append])
+    executor = executor_for(
+        RecordingProvider(*calls, "done"), look, limits=Limits(cost_usd=0.01), observers=[events.append]
+    )
     result = await executor.execute("go")
     assert result.output == "done"
     assert result.usage.cost is None
@@ -73,7 +78,9 @@ async def test_seconds_end_a_run_that_hangs() -> None:
         await asyncio.Event().wait()
         return ""
 
-    result = await executor_for(Recording(call("hang"), "never"), hang, limits=Limits(seconds=0.05)).execute("go")
+    result = await executor_for(RecordingProvider(call("hang"), "never"), hang, limits=Limits(seconds=0.05)).execute(
+        "go"
+    )
     assert result.stop_reason == "limit"
     assert "limit of seconds" in result.history[-1].results[0].text  # type: ignore[union-attr]
     assert validate(result.history) == []

@@ -9,24 +9,27 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Quorum, RunError, RunResult, handoff
-from crew import call as scripted
+from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Quorum, RunError, RunResult, call, handoff
 from crew.errors import BranchesFailed, StoreError, UnknownPause
 from crew.interfaces import ModelReply, ModelRequest
 from crew.messages import ToolCall, Usage
 from crew.runs import Event, RunState
 from crew.runs.events import BranchFinished, BranchStarted, LimitReached, Paused, RunFailed
-from tests.support.checked_runs import JsonStore, Ran, Watch, finish, hang, virtually
+from tests.support.clocks import run_in_virtual_time
+from tests.support.providers import CheckedModels, hang
+from tests.support.runs import finish
+from tests.support.stores import CheckedStore
+from tests.support.tools import CountedTools
 
 
-def busy(watch: Watch, name: str, usage: Usage | None = None, **given: Any) -> Agent:
+def busy(models: CheckedModels, name: str, usage: Usage | None = None, **given: Any) -> Agent:
     """An agent that calls its tool for ever."""
 
     def reply(request: ModelRequest) -> ModelReply:
         called = ToolCall(id=f"{name}{request.turn}", name="work")
         return ModelReply(text=f"{name} {request.turn}", calls=(called,), usage=usage or Usage(requests=1))
 
-    return Agent(name, model=watch.model(reply), tools=[Ran().tool("work")], **given)
+    return Agent(name, model=models.scripted(reply), tools=[CountedTools().tool("work")], **given)
 
 
 def fan(agents: Sequence[Agent], *, executor: dict[str, Any], **group: Any) -> CrewExecutor:
@@ -39,80 +42,84 @@ def fan(agents: Sequence[Agent], *, executor: dict[str, Any], **group: Any) -> C
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_branches_can_not_spend_more_rounds_than_are_left(watch: Watch, store: JsonStore, count: int) -> None:
+def test_branches_can_not_spend_more_rounds_than_are_left(
+    models: CheckedModels, store: CheckedStore, count: int
+) -> None:
     """What is left is split equally; a branch that has used its share stops with its work so far."""
-    agents = [busy(watch, f"b{n}") for n in range(count)]
-    result = virtually(fan(agents, executor={"limits": Limits(rounds=20), "store": store}).execute("Goal."))
-    assert len(watch.requests) == 20 // count * count
+    agents = [busy(models, f"b{n}") for n in range(count)]
+    result = run_in_virtual_time(fan(agents, executor={"limits": Limits(rounds=20), "store": store}).execute("Goal."))
+    assert len(models.requests) == 20 // count * count
     assert all(branch.outcome == "limit" for branch in result.branches)
     assert result.output.count("(stopped at its limit) b") == count
 
 
-def test_leftovers_return_at_the_join(watch: Watch) -> None:
+def test_leftovers_return_at_the_join(models: CheckedModels) -> None:
     """A branch that needs little leaves the rest to whoever comes after it."""
-    agents = [Agent("b", model=watch.model("B.")), Agent("c", model=watch.model("C.")), busy(watch, "end")]
+    agents = [Agent("b", model=models.scripted("B.")), Agent("c", model=models.scripted("C.")), busy(models, "end")]
     executor = fan(agents, executor={"limits": Limits(rounds=20)}, then="end")
-    result = virtually(executor.execute("Goal."))
+    result = run_in_virtual_time(executor.execute("Goal."))
     assert result.stop_reason == "limit"
-    assert Counter(request.agent for request in watch.requests) == {"b": 1, "c": 1, "end": 18}
+    assert Counter(request.agent for request in models.requests) == {"b": 1, "c": 1, "end": 18}
 
 
 @pytest.mark.parametrize("limit", ["tokens", "cost_usd"])
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_branches_can_not_jointly_spend_more_than_the_budget_plus_one_call_each(
-    watch: Watch, store: JsonStore, limit: str, count: int
+    models: CheckedModels, store: CheckedStore, limit: str, count: int
 ) -> None:
     """Tokens and money are split like rounds; the call that crosses the line is the last of its branch."""
     each = Usage(requests=1, input_tokens=70, output_tokens=30, cost=0.1)
     limits = Limits(tokens=1000) if limit == "tokens" else Limits(cost_usd=1.0)
-    agents = [*(busy(watch, f"b{n}", each) for n in range(count)), busy(watch, "end", each)]
-    result = virtually(fan(agents, executor={"limits": limits, "store": store}, then="end").execute("Goal."))
+    agents = [*(busy(models, f"b{n}", each) for n in range(count)), busy(models, "end", each)]
+    result = run_in_virtual_time(fan(agents, executor={"limits": limits, "store": store}, then="end").execute("Goal."))
 
     assert result.stop_reason == "limit"
     assert result.usage.total_tokens <= 1000 + 100 * count
     assert result.usage.cost is not None
     assert result.usage.cost <= 1.0 + 0.1 * count + 1e-9
-    assert result.usage.requests == len(watch.requests) >= 10
+    assert result.usage.requests == len(models.requests) >= 10
 
 
-def test_fans_within_fans_share_the_same_budget(watch: Watch, store: JsonStore) -> None:
+def test_fans_within_fans_share_the_same_budget(models: CheckedModels, store: CheckedStore) -> None:
     """However deep the tree, the whole of it stays within what the run was given."""
-    deep = Agent("deep", model=watch.model("Deeper."), then="g")
+    deep = Agent("deep", model=models.scripted("Deeper."), then="g")
     crew = Crew("c", agents=[deep], groups=[Parallel("g", branches=[deep, deep])], entry="g")
-    result = virtually(CrewExecutor(crew, limits=Limits(rounds=30), store=store).execute("Goal."))
-    assert len(watch.requests) <= 30
-    assert result.usage.requests == len(watch.requests)
+    result = run_in_virtual_time(CrewExecutor(crew, limits=Limits(rounds=30), store=store).execute("Goal."))
+    assert len(models.requests) <= 30
+    assert result.usage.requests == len(models.requests)
     assert result.stop_reason == "completed", "the join of branches that reached their limits is an answer"
 
 
-def test_a_budget_holds_across_a_pause(watch: Watch, store: JsonStore) -> None:
+def test_a_budget_holds_across_a_pause(models: CheckedModels, store: CheckedStore) -> None:
     """A resumed branch goes on with what was left of its share."""
-    ran = Ran()
+    ran = CountedTools()
 
     def reply(request: ModelRequest) -> Any:
-        return scripted("pay") if request.turn == 1 else scripted("work")
+        return call("pay") if request.turn == 1 else call("work")
 
     tools = [ran.tool("pay", approval=True), ran.tool("work")]
-    agents = [Agent(name, model=watch.model(reply), tools=tools) for name in "bc"]
+    agents = [Agent(name, model=models.scripted(reply), tools=tools) for name in "bc"]
     executor = fan(agents, executor={"limits": Limits(rounds=10), "store": store})
-    paused = virtually(executor.execute("Goal."))
+    paused = run_in_virtual_time(executor.execute("Goal."))
     assert (len(paused.pauses), paused.usage.requests) == (2, 4)
-    result = virtually(finish(executor, paused))
-    assert (result.usage.requests, len(watch.requests)) == (10, 10)
+    result = run_in_virtual_time(finish(executor, paused))
+    assert (result.usage.requests, len(models.requests)) == (10, 10)
 
 
-def test_usage_and_metrics_tell_of_branches_that_are_still_under_way(watch: Watch, store: JsonStore) -> None:
+def test_usage_and_metrics_tell_of_branches_that_are_still_under_way(
+    models: CheckedModels, store: CheckedStore
+) -> None:
     """While a run is paused, its result says what everybody has spent so far; at the end nothing is counted twice."""
-    ran = Ran()
-    pays = Agent("pays", model=watch.model(scripted("pay"), "Paid."), tools=[ran.tool("pay", approval=True)])
-    looks = Agent("looks", model=watch.model(scripted("look"), "Seen."), tools=[ran.tool("look")])
+    ran = CountedTools()
+    pays = Agent("pays", model=models.scripted(call("pay"), "Paid."), tools=[ran.tool("pay", approval=True)])
+    looks = Agent("looks", model=models.scripted(call("look"), "Seen."), tools=[ran.tool("look")])
     executor = fan([pays, looks], executor={"store": store})
-    paused = virtually(executor.execute("Goal."))
+    paused = run_in_virtual_time(executor.execute("Goal."))
     assert paused.usage.requests == 3
     assert {name: usage.requests for name, usage in paused.metrics.by_agent.items()} == {"pays": 1, "looks": 2}
     assert paused.metrics.by_tool["look"].calls == 1
 
-    result = virtually(finish(executor, paused))
+    result = run_in_virtual_time(finish(executor, paused))
     assert result.usage.requests == 4
     assert sum(usage.requests for usage in result.metrics.by_agent.values()) == 4
     assert {name: tally.calls for name, tally in result.metrics.by_tool.items()} == {"look": 1, "pay": 1}
@@ -121,24 +128,24 @@ def test_usage_and_metrics_tell_of_branches_that_are_still_under_way(watch: Watc
 # ------------------------------------------------------------------------------------------ time
 
 
-def test_the_seconds_of_a_run_are_those_of_the_whole_tree(watch: Watch, store: JsonStore) -> None:
+def test_the_seconds_of_a_run_are_those_of_the_whole_tree(models: CheckedModels, store: CheckedStore) -> None:
     """Branches use the time that is left, all at once; what was used before the fan-out is not counted twice."""
 
     async def a_minute(request: ModelRequest) -> None:
         await asyncio.sleep(60)
 
     def waits(name: str, lines: int) -> Agent:
-        script = [*(scripted("work") for _ in range(lines - 1)), f"{name}."]
-        return Agent(name, model=watch.model(*script, before=a_minute), tools=[Ran().tool("work")])
+        script = [*(call("work") for _ in range(lines - 1)), f"{name}."]
+        return Agent(name, model=models.scripted(*script, before=a_minute), tools=[CountedTools().tool("work")])
 
     async def story() -> RunResult:
-        first = Agent("a", model=watch.model("A.", before=a_minute), then="g")
+        first = Agent("a", model=models.scripted("A.", before=a_minute), then="g")
         crew = Crew("c", agents=[first, waits("b", 1), waits("c", 9)], groups=[Parallel("g", branches=["b", "c"])])
         clock = asyncio.get_running_loop().time
         limits = Limits(seconds=150)
         return await CrewExecutor(crew, limits=limits, store=store, clock=lambda: clock() + 1).execute("Goal.")
 
-    result = virtually(story())
+    result = run_in_virtual_time(story())
     assert result.stop_reason == "limit"
     assert [e.limit for e in store.events if isinstance(e, LimitReached)] == ["seconds"]
     assert [(branch.agent, branch.outcome) for branch in result.branches] == [("b", "completed"), ("c", "cancelled")]
@@ -147,13 +154,13 @@ def test_the_seconds_of_a_run_are_those_of_the_whole_tree(watch: Watch, store: J
 # ------------------------------------------------------------------------------------------ cancellation
 
 
-def deep_tree(watch: Watch, store: JsonStore) -> CrewExecutor:
+def deep_tree(models: CheckedModels, store: CheckedStore) -> CrewExecutor:
     """a fans out to b, which calls the agent d as a tool, and to c, which fans out to e; d and e hang."""
-    d = Agent("d", model=watch.model("D.", before=hang))
-    b = Agent("b", model=watch.model(scripted("ask_d", request="Help."), "B."), tools=[d.as_tool()])
-    c = Agent("c", model=watch.model("Go."), then="inner")
-    e = Agent("e", model=watch.model("E.", before=hang))
-    f = Agent("f", model=watch.model("F."))
+    d = Agent("d", model=models.scripted("D.", before=hang))
+    b = Agent("b", model=models.scripted(call("ask_d", request="Help."), "B."), tools=[d.as_tool()])
+    c = Agent("c", model=models.scripted("Go."), then="inner")
+    e = Agent("e", model=models.scripted("E.", before=hang))
+    f = Agent("f", model=models.scripted("F."))
     groups = [Parallel("outer", branches=["b", "c", "f"]), Parallel("inner", branches=["e", "f"])]
     return CrewExecutor(Crew("c", agents=[b, c, e, f], groups=groups, entry="outer"), store=store)
 
@@ -163,20 +170,20 @@ async def until(condition: Any) -> None:
         await asyncio.sleep(1)
 
 
-def test_cancel_ends_the_whole_tree(watch: Watch, store: JsonStore) -> None:
+def test_cancel_ends_the_whole_tree(models: CheckedModels, store: CheckedStore) -> None:
     """Every branch that began is told to have ended, nothing is left running, and what was spent is known."""
 
     async def story() -> RunResult:
-        executor = deep_tree(watch, store)
+        executor = deep_tree(models, store)
         running = asyncio.ensure_future(executor.execute("Goal.", run_id="r"))
-        await until(lambda: len(watch.requests) == 6)
+        await until(lambda: len(models.requests) == 6)
         await asyncio.sleep(1)
         await executor.cancel("r")
         result = await running
         assert len(asyncio.all_tasks()) == 1
         return result
 
-    result = virtually(story())
+    result = run_in_virtual_time(story())
     assert result.stop_reason == "cancelled"
     assert result.usage.requests == 4, "the two that hang have not been billed"
     started = [e.branch for e in store.events if isinstance(e, BranchStarted)]
@@ -187,34 +194,36 @@ def test_cancel_ends_the_whole_tree(watch: Watch, store: JsonStore) -> None:
     assert {branch.run_id: len(branch.branches) for branch in result.branches} == {"r/b": 1, "r/c": 2, "r/f": 0}
 
 
-def test_a_run_whose_caller_is_cancelled_can_be_resumed_in_every_branch(watch: Watch, store: JsonStore) -> None:
+def test_a_run_whose_caller_is_cancelled_can_be_resumed_in_every_branch(
+    models: CheckedModels, store: CheckedStore
+) -> None:
     """What was committed is not repeated; what was under way is asked once more."""
 
     async def story() -> RunResult:
-        executor = deep_tree(watch, store)
+        executor = deep_tree(models, store)
         running = asyncio.ensure_future(executor.execute("Goal.", run_id="r"))
-        await until(lambda: len(watch.requests) == 6)
+        await until(lambda: len(models.requests) == 6)
         await asyncio.sleep(1)
         running.cancel()
 
         with pytest.raises(asyncio.CancelledError):
             await running
 
-        watch.requests.clear()
+        models.requests.clear()
 
         for agent in executor.plan.agents.values():
             agent.model.before = None
 
         return await executor.resume("r")
 
-    result = virtually(story())
+    result = run_in_virtual_time(story())
     assert result.output == "[Results of outer]\n## b\nB.\n\n## c\n[Results of inner]\n## e\nE.\n\n## f\nF.\n\n## f\nF."
-    assert sorted(turn.split(":", 1)[1] for turn in watch.turns) == ["b:1", "d:0", "e:0"]
+    assert sorted(turn.split(":", 1)[1] for turn in models.turns) == ["b:1", "d:0", "e:0"]
 
 
-def test_a_paused_run_can_be_cancelled(watch: Watch, store: JsonStore) -> None:
+def test_a_paused_run_can_be_cancelled(models: CheckedModels, store: CheckedStore) -> None:
     """Its pauses are gone with it, its calls are answered, and its branches are told to have ended."""
-    pays = Agent("pays", model=watch.model(scripted("pay")), tools=[Ran().tool("pay", approval=True)])
+    pays = Agent("pays", model=models.scripted(call("pay")), tools=[CountedTools().tool("pay", approval=True)])
     executor = fan([pays], executor={"store": store})
 
     async def story() -> None:
@@ -224,7 +233,7 @@ def test_a_paused_run_can_be_cancelled(watch: Watch, store: JsonStore) -> None:
         with pytest.raises(UnknownPause):
             await executor.resume("r", {paused.pauses[0].id: True})
 
-    virtually(story())
+    run_in_virtual_time(story())
     assert [e.outcome for e in store.events if isinstance(e, BranchFinished)] == ["cancelled"]
 
 
@@ -244,9 +253,11 @@ class Flaky:
 
 
 @pytest.mark.parametrize("on_error", ["fail_fast", Quorum(3)], ids=["fail_fast", "quorum"])
-def test_a_resume_after_a_failed_group_tries_only_what_failed(watch: Watch, store: JsonStore, on_error: Any) -> None:
+def test_a_resume_after_a_failed_group_tries_only_what_failed(
+    models: CheckedModels, store: CheckedStore, on_error: Any
+) -> None:
     """The branch that had finished is not asked again, the one that was stopped goes on where it stood."""
-    ran, gate = Ran(), asyncio.Event()
+    ran, gate = CountedTools(), asyncio.Event()
 
     async def waits(request: ModelRequest) -> None:
         if request.turn == 1:
@@ -257,9 +268,9 @@ def test_a_resume_after_a_failed_group_tries_only_what_failed(watch: Watch, stor
         await flaky(request)
 
     flaky = Flaky(1)
-    good = Agent("good", model=watch.model(scripted("one"), "Good."), tools=[ran.tool("one")])
-    bad = Agent("bad", model=watch.model("Better.", before=later))
-    slow = Agent("slow", model=watch.model(scripted("two"), "Slow.", before=waits), tools=[ran.tool("two")])
+    good = Agent("good", model=models.scripted(call("one"), "Good."), tools=[ran.tool("one")])
+    bad = Agent("bad", model=models.scripted("Better.", before=later))
+    slow = Agent("slow", model=models.scripted(call("two"), "Slow.", before=waits), tools=[ran.tool("two")])
     executor = fan([good, bad, slow], executor={"store": store}, on_error=on_error)
 
     async def story() -> RunResult:
@@ -267,21 +278,21 @@ def test_a_resume_after_a_failed_group_tries_only_what_failed(watch: Watch, stor
             await executor.execute("Goal.", run_id="r")
 
         assert caught.value.result.usage.requests == 3
-        watch.requests.clear()
+        models.requests.clear()
         gate.set()
         return await executor.resume("r")
 
-    result = virtually(story())
+    result = run_in_virtual_time(story())
     assert result.output == "[Results of g]\n## good\nGood.\n\n## bad\nBetter.\n\n## slow\nSlow."
-    assert sorted(watch.turns) == ["r/bad:bad:0", "r/slow:slow:1"]
+    assert sorted(models.turns) == ["r/bad:bad:0", "r/slow:slow:1"]
     assert ran.times == {"one": 1, "two": 1}
 
 
-def test_a_resume_reaches_a_failed_group_within_a_failed_group(watch: Watch, store: JsonStore) -> None:
+def test_a_resume_reaches_a_failed_group_within_a_failed_group(models: CheckedModels, store: CheckedStore) -> None:
     """What failed at the bottom is tried again, however deep it stands."""
     flaky = Flaky(2)
-    bad = Agent("bad", model=watch.model("Better.", before=flaky))
-    b = Agent("b", model=watch.model("Go."), then="inner")
+    bad = Agent("bad", model=models.scripted("Better.", before=flaky))
+    b = Agent("b", model=models.scripted("Go."), then="inner")
     groups = [Parallel(n, branches=[m], on_error="fail_fast") for n, m in [("outer", "b"), ("inner", "bad")]]
     executor = CrewExecutor(Crew("c", agents=[b, bad], groups=groups, entry="outer"), store=store)
 
@@ -294,22 +305,24 @@ def test_a_resume_reaches_a_failed_group_within_a_failed_group(watch: Watch, sto
 
         return await executor.resume("r")
 
-    result = virtually(story())
+    result = run_in_virtual_time(story())
     assert result.output == "[Results of outer]\n## b\n[Results of inner]\n## bad\nBetter."
-    assert Counter(watch.turns) == {"r/b:b:0": 1, "r/b/bad:bad:0": 3}
+    assert Counter(models.turns) == {"r/b:b:0": 1, "r/b/bad:bad:0": 3}
 
 
-def test_a_group_fails_while_another_branch_waits_and_both_go_on_after_resume(watch: Watch, store: JsonStore) -> None:
+def test_a_group_fails_while_another_branch_waits_and_both_go_on_after_resume(
+    models: CheckedModels, store: CheckedStore
+) -> None:
     """A failure does not lose the pause: it is there in the result, and may be answered when the run is resumed."""
-    ran = Ran()
-    pays = Agent("pays", model=watch.model(scripted("pay"), "Paid."), tools=[ran.tool("pay", approval=True)])
+    ran = CountedTools()
+    pays = Agent("pays", model=models.scripted(call("pay"), "Paid."), tools=[ran.tool("pay", approval=True)])
 
     async def later(request: ModelRequest) -> None:
         await asyncio.sleep(1)
         await flaky(request)
 
     flaky = Flaky(1)
-    bad = Agent("bad", model=watch.model("Better.", before=later))
+    bad = Agent("bad", model=models.scripted("Better.", before=later))
     executor = fan([pays, bad], executor={"store": store}, on_error="fail_fast")
 
     async def story() -> RunResult:
@@ -320,16 +333,16 @@ def test_a_group_fails_while_another_branch_waits_and_both_go_on_after_resume(wa
         assert (failed.stop_reason, len(failed.pauses)) == ("failed", 1)
         return await executor.resume("r", {failed.pauses[0].id: True})
 
-    result = virtually(story())
+    result = run_in_virtual_time(story())
     assert result.output == "[Results of g]\n## pays\nPaid.\n\n## bad\nBetter."
     assert ran.times == {"pay": 1}
     assert not any(isinstance(e, Paused) for e in store.events)
 
 
-def test_a_result_that_leads_to_a_failed_group_is_not_lost(watch: Watch, store: JsonStore) -> None:
+def test_a_result_that_leads_to_a_failed_group_is_not_lost(models: CheckedModels, store: CheckedStore) -> None:
     """A call that was made stays made: after a resume it is neither in doubt nor run again."""
-    ran = Ran()
-    agents = [Agent(n, model=watch.model(scripted("work"), "Done."), tools=[ran.tool("work")]) for n in "bc"]
+    ran = CountedTools()
+    agents = [Agent(n, model=models.scripted(call("work"), "Done."), tools=[ran.tool("work")]) for n in "bc"]
     executor = fan(agents, executor={"store": store, "limits": Limits(rounds=2)}, on_error="first_success")
 
     async def story() -> RunResult:
@@ -338,27 +351,27 @@ def test_a_result_that_leads_to_a_failed_group_is_not_lost(watch: Watch, store: 
 
         return caught.value.result
 
-    result = virtually(story())
+    result = run_in_virtual_time(story())
     assert ran.times == {"work": 2}
     assert result.usage.requests == 2
     assert result.metrics.by_tool["work"].calls == 2
     assert not result.pauses
 
 
-def test_a_filter_that_raises_in_a_branch_fails_that_branch(watch: Watch, store: JsonStore) -> None:
+def test_a_filter_that_raises_in_a_branch_fails_that_branch(models: CheckedModels, store: CheckedStore) -> None:
     """Anybody's code may stand in a crew; its policy says what its failure means."""
 
     def broken(messages: Any) -> Any:
         raise RuntimeError("no such message")
 
-    b = Agent("b", model=watch.model(scripted("transfer_to_c")), handoffs=[handoff("c", history=broken)])
-    c = Agent("c", model=watch.model("C."))
-    result = virtually(fan([b, c], executor={"store": store}).execute("Goal."))
+    b = Agent("b", model=models.scripted(call("transfer_to_c")), handoffs=[handoff("c", history=broken)])
+    c = Agent("c", model=models.scripted("C."))
+    result = run_in_virtual_time(fan([b, c], executor={"store": store}).execute("Goal."))
     assert result.output == "[Results of g]\n## b\n(failed) RuntimeError: no such message\n\n## c\nC."
     assert [e.error_type for e in store.events if isinstance(e, RunFailed)] == ["RuntimeError"]
 
 
-class Stubborn(JsonStore):
+class Stubborn(CheckedStore):
     """Fails once, at the given commit."""
 
     def __init__(self, at: int) -> None:
@@ -374,11 +387,11 @@ class Stubborn(JsonStore):
 
 
 @pytest.mark.parametrize("at", range(1, 7))
-def test_a_store_that_fails_in_a_branch_fails_the_run_and_no_branch(watch: Watch, at: int) -> None:
+def test_a_store_that_fails_in_a_branch_fails_the_run_and_no_branch(models: CheckedModels, at: int) -> None:
     """What can't be stored is no branch's fault, whatever the policy; the run goes on from its last commit."""
     store = Stubborn(at)
-    tools = [Ran().tool("work", effect="read")]
-    agents = [Agent(n, model=watch.model(scripted("work"), f"{n}."), tools=tools) for n in "bc"]
+    tools = [CountedTools().tool("work", effect="read")]
+    agents = [Agent(n, model=models.scripted(call("work"), f"{n}."), tools=tools) for n in "bc"]
     executor = fan(agents, executor={"store": store})
 
     async def story() -> RunResult:
@@ -388,23 +401,25 @@ def test_a_store_that_fails_in_a_branch_fails_the_run_and_no_branch(watch: Watch
         assert isinstance(caught.value.__cause__, StoreError)
         return await finish(executor, await executor.resume("r"))
 
-    assert virtually(story()).output == "[Results of g]\n## b\nb.\n\n## c\nc."
-    assert not store.complaints
+    assert run_in_virtual_time(story()).output == "[Results of g]\n## b\nb.\n\n## c\nc."
+    assert not store.violations
 
 
-def test_a_sibling_stopped_in_the_middle_of_a_commit_leaves_no_half_step(watch: Watch) -> None:
+def test_a_sibling_stopped_in_the_middle_of_a_commit_leaves_no_half_step(models: CheckedModels) -> None:
     """The commit is carried through before the branch ends; versions go on without a gap."""
 
-    class Slow(JsonStore):
+    class Slow(CheckedStore):
         async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
             await asyncio.sleep(3)
             await super().commit(run_id, version, events, state)
 
     store = Slow()
-    agents = [Agent(n, model=watch.model(scripted("work"), f"{n}."), tools=[Ran().tool("work")]) for n in "bcd"]
-    agents.append(Agent("end", model=watch.model("End.")))
+    agents = [
+        Agent(n, model=models.scripted(call("work"), f"{n}."), tools=[CountedTools().tool("work")]) for n in "bcd"
+    ]
+    agents.append(Agent("end", model=models.scripted("End.")))
     executor = fan(agents, executor={"store": store}, on_error="first_success", then="end", timeout=1000)
-    assert virtually(executor.execute("Goal.")).output == "End."
-    assert not store.complaints
+    assert run_in_virtual_time(executor.execute("Goal.")).output == "End."
+    assert not store.violations
     assert [state.sequence for state in store.states] == sorted({state.sequence for state in store.states})
     assert [e.sequence for e in store.events] == sorted({e.sequence for e in store.events})

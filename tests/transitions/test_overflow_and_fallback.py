@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,12 @@ from crew.history import estimate_message_tokens
 from crew.interfaces import ModelReply, ModelRequest, OnDelta
 from crew.message_rules import PROFILES, validate
 from crew.messages import UserMessage
-from crew.runs import RunResult
-from crew.runs.events import Asked, Event, FellBack, HistoryPruned, Replied, TooLong
+from crew.runs.events import Asked, FellBack, HistoryPruned, Replied, TooLong
 from crew.store import MemoryStore
+from tests.support.providers import RecordingProvider
+from tests.support.runs import run_and_collect
+
+GOAL = "Read the report."
 
 
 @tool
@@ -25,43 +29,35 @@ async def read(part: int) -> str:
     return f"part {part}: " + "the quick brown fox jumps over the lazy dog. " * 12
 
 
-class Narrow:
-    """A model with a window: it refuses what is longer, in the way of the services, and keeps what it was sent."""
+class NarrowProvider(RecordingProvider):
+    """A model with a window: it refuses longer requests, as the services do."""
 
-    def __init__(self, inner: ScriptedProvider, window: int, named: int | None = None) -> None:
-        self.inner, self.window, self.named = inner, window, named
-        self.name, self.model, self.profile = "narrow", "narrow-1", "strictest"
-        self.requests: list[ModelRequest] = []
+    def __init__(self, *lines: Any, window: int, named: int | None = None) -> None:
+        super().__init__(*lines, name="narrow", model="narrow-1")
+        self.window, self.named = window, named
         self.refused: list[int] = []
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
-        self.requests.append(request)
-        size = sum(estimate_message_tokens(message) for message in request.messages)
+        size = sum(map(estimate_message_tokens, request.messages))
 
         if size > self.window:
+            self.requests.append(request)
             self.refused.append(size)
             raise ContextTooLong(f"prompt is too long: {size} tokens > {self.window} maximum", maximum=self.named)
 
-        return await self.inner.complete(request, on_delta)
+        return await super().complete(request, on_delta)
 
 
 def reader(parts: int) -> Callable[[ModelRequest], object]:
     return lambda request: call("read", part=request.turn) if request.turn < parts else "All read."
 
 
-async def watch(executor: CrewExecutor, text: str = "Read the report.") -> tuple[list[Event], RunResult]:
-    async with executor.execute_stream(text) as stream:
-        events = [event async for event in stream]
-
-    return events, stream.result
-
-
 @pytest.mark.parametrize("named", [1500, None])
 async def test_a_window_that_nobody_knew_is_learned_and_kept(named: int | None) -> None:
     """Law 6: after a refusal the next request is strictly smaller, and no later one outgrows the window again."""
-    model = Narrow(ScriptedProvider(reader(40)), window=1500, named=named)
+    model = NarrowProvider(reader(40), window=1500, named=named)
     executor = CrewExecutor(Agent("reader", model=model, tools=[read]), max_messages_per_request=200)
-    events, result = await watch(executor)
+    events, result = await run_and_collect(executor, GOAL)
     assert result.output == "All read."
     assert len(model.refused) == 1
     refusals = [event for event in events if isinstance(event, TooLong)]
@@ -72,17 +68,17 @@ async def test_a_window_that_nobody_knew_is_learned_and_kept(named: int | None) 
     assert last.window_source == "learned"
     assert last.window == (named or refusals[0].tokens)
     assert all(not validate(request.messages, profile) for request in model.requests for profile in PROFILES.values())
-    assert all(request.messages[0].text == "Read the report." for request in model.requests)
+    assert all(request.messages[0].text == GOAL for request in model.requests)
 
 
 async def test_each_try_is_strictly_smaller_and_the_third_is_the_mandatory_part() -> None:
     """Law 6: three tries at the most, then an error that says what the request is made of."""
-    model = Narrow(ScriptedProvider("replaced below"), window=100_000)
+    too_long = ContextTooLong("prompt is too long")
+    model = RecordingProvider(*[call("read", part=n) for n in range(20)], lambda request: too_long)
     executor = CrewExecutor(Agent("reader", instructions="Read.", model=model, tools=[read]))
-    model.inner = ScriptedProvider(*[call("read", part=n) for n in range(20)], lambda r: _refuse(model))
 
     with pytest.raises(ContextOverflow) as caught:
-        await executor.execute("Read the report.")
+        await executor.execute(GOAL)
 
     tries = [len(request.messages) for request in model.requests[20:]]
     assert len(tries) == 4
@@ -93,10 +89,6 @@ async def test_each_try_is_strictly_smaller_and_the_third_is_the_mandatory_part(
     assert caught.value.result.stop_reason == "failed"
 
 
-def _refuse(model: Narrow) -> str:
-    raise ContextTooLong("prompt is too long")
-
-
 async def test_a_refusal_though_the_estimate_fitted_raises_the_estimate() -> None:
     """A model that counts far higher than thought: its error says so before its first bill does."""
     lines = [call("read", part=n) for n in range(4)]
@@ -104,7 +96,7 @@ async def test_a_refusal_though_the_estimate_fitted_raises_the_estimate() -> Non
     refusing = ScriptedProvider(lambda request: long if len(request.messages) > 3 else "All read.", model="dense")
     first = Agent("first", model=ScriptedProvider(*lines, "Over."), tools=[read], then="second")
     crew = Crew("c", agents=[first, Agent("second", model=refusing, max_input_tokens=60_000)])
-    events, result = await watch(CrewExecutor(crew))
+    events, result = await run_and_collect(CrewExecutor(crew), GOAL)
     assert result.output == "All read."
     asked = [event.tokens_estimated for event in events if isinstance(event, Asked) and event.agent == "second"]
     assert len(asked) == 3
@@ -116,7 +108,7 @@ async def test_a_refusal_though_the_estimate_fitted_raises_the_estimate() -> Non
 
 async def test_where_nothing_can_leave_the_first_refusal_is_final() -> None:
     """A request that can't be made smaller is not sent again."""
-    model = Narrow(ScriptedProvider("never"), window=1)
+    model = NarrowProvider("never", window=1)
     executor = CrewExecutor(Agent("solo", model=model))
 
     with pytest.raises(ContextOverflow, match="refuses even what 'solo' must see"):
@@ -139,7 +131,7 @@ async def test_the_backup_takes_over_for_the_rest_of_the_run() -> None:
 
     backup = ScriptedProvider(reader(5), name="other", model="spare")
     agent = Agent("reader", model=ScriptedProvider(primary), backup=backup, tools=[read])
-    events, result = await watch(CrewExecutor(agent))
+    events, result = await run_and_collect(CrewExecutor(agent), GOAL)
     fallen = [event for event in events if isinstance(event, FellBack)]
     assert result.output == "All read."
     assert asked == [0, 1, 2]
@@ -168,11 +160,11 @@ async def test_the_backup_takes_over_where_the_account_is_empty() -> None:
 
 async def test_the_backup_gets_a_view_for_its_own_window() -> None:
     """Falling back to a smaller model cuts the view to what that one holds."""
-    small = Narrow(ScriptedProvider(reader(30)), window=1200)
+    small = NarrowProvider(reader(30), window=1200)
     primary = ScriptedProvider(*[call("read", part=n) for n in range(15)], Unavailable("down"))
     agent = Agent("reader", model=primary, backup=small, tools=[read])
     small.named = 1200
-    _, result = await watch(CrewExecutor(agent, max_messages_per_request=100))
+    _, result = await run_and_collect(CrewExecutor(agent, max_messages_per_request=100), GOAL)
     assert result.output == "All read."
     assert len(small.refused) == 1
     assert len(small.requests[1].messages) < len(small.requests[0].messages)
@@ -215,7 +207,7 @@ async def test_a_fallback_survives_a_crash() -> None:
 
 async def test_what_one_agent_learned_of_a_window_all_with_that_model_know() -> None:
     """Also after a branch joined, and in the next run of the conversation."""
-    model = Narrow(ScriptedProvider(reader(20)), window=1_500, named=1_500)
+    model = NarrowProvider(reader(20), window=1_500, named=1_500)
     worker = Agent("worker", model=model, tools=[read])
     group = Parallel("group", branches=[worker], then="reader")
     crew = Crew("c", agents=[worker, Agent("reader", model=model)], groups=[group], entry=group)

@@ -10,7 +10,11 @@ import pytest
 from crew import CrewExecutor, Route, call, tool
 from crew.errors import DefinitionError, InvalidInput, RunActive, UnknownPause, UnknownRun
 from crew.runs.events import Paused, Resumed
-from tests.support.doubles import Crash, JsonStore, Recording, events_of, executor_for, look, size_of, solo
+from tests.support.messages import total_size
+from tests.support.providers import RecordingProvider
+from tests.support.runs import collect, executor_for, solo
+from tests.support.stores import Crash, JsonStore
+from tests.support.tools import look
 
 
 class Office:
@@ -28,8 +32,8 @@ class Office:
         self.send = send
 
 
-async def paused(office: Office, *calls: Any, provider: Any = None) -> tuple[CrewExecutor, Any, Recording]:
-    provider = provider or Recording([*calls], "done")
+async def paused(office: Office, *calls: Any, provider: Any = None) -> tuple[CrewExecutor, Any, RecordingProvider]:
+    provider = provider or RecordingProvider([*calls], "done")
     executor = executor_for(provider, office.send, look, store=JsonStore())
     result = await executor.execute("go", run_id="r")
     return executor, result, provider
@@ -42,7 +46,7 @@ async def test_a_call_that_needs_approval_waits() -> None:
     assert result.stop_reason == "paused"
     assert office.sent == []
     assert result.output == ""
-    assert result.metrics.messages == size_of(result.history) == 1
+    assert result.metrics.messages == total_size(result.history) == 1
     pause = result.pauses[0]
     assert (pause.reason, pause.run_id, pause.agent) == ("approval", "r", "solo")
     assert pause.call.name == "send"
@@ -119,9 +123,9 @@ async def test_what_is_in_doubt_takes_its_own_answers_only(answer: Any) -> None:
     lines = [call("send", to="Ada"), "done"]
 
     with pytest.raises(Crash):
-        await executor_for(Recording(*lines), office.send, store=store).execute("go", run_id="r")
+        await executor_for(RecordingProvider(*lines), office.send, store=store).execute("go", run_id="r")
 
-    executor = executor_for(Recording(*lines), office.send, store=store)
+    executor = executor_for(RecordingProvider(*lines), office.send, store=store)
     result = await executor.resume("r")
 
     with pytest.raises(InvalidInput, match="must be"):
@@ -149,10 +153,10 @@ async def test_approval_may_depend_on_the_arguments() -> None:
 
 async def test_a_reply_without_a_signal_waits_for_the_user() -> None:
     """`wait_for_signal`: the reply is shown, the answer is checked, the goal stays what it was."""
-    provider = Recording("Which order?", "Order 17 is on its way. [DONE]")
+    provider = RecordingProvider("Which order?", "Order 17 is on its way. [DONE]")
     agent = solo(provider, wait_for_signal=True, routes=[Route("[DONE]", to=None)])
     executor = CrewExecutor(agent, max_messages_per_request=3, store=JsonStore())
-    events, result = await events_of(executor, lambda e: e.execute_stream("Where is it?", run_id="r"))
+    events, result = await collect(executor.execute_stream("Where is it?", run_id="r"))
     pause = result.pauses[0]
     assert (pause.reason, pause.text) == ("input", "Which order?")
     assert any(isinstance(e, Paused) for e in events)
@@ -163,7 +167,7 @@ async def test_a_reply_without_a_signal_waits_for_the_user() -> None:
     with pytest.raises(InvalidInput, match="must be a text"):
         await executor.resume("r", {pause.id: 17})
 
-    events, result = await events_of(executor, lambda e: e.resume_stream("r", {pause.id: "17"}))
+    events, result = await collect(executor.resume_stream("r", {pause.id: "17"}))
     assert isinstance(events[0], Resumed)
     assert result.output == "Order 17 is on its way. [DONE]"
     assert [m.text for m in provider.shown[1]] == ["Where is it?", "Which order?", "17"]  # type: ignore[union-attr]
@@ -173,7 +177,7 @@ async def test_a_paused_run_s_history_is_ready_for_another_run() -> None:
     """Calls that are open belong to the paused run; the next one does not see them."""
     _, result, _ = await paused(Office(), call("send", to="Ada"))
     assert [m.role for m in result.history] == ["user"]
-    other = executor_for(Recording(lambda request: f"{len(request.messages)} messages"), look)
+    other = executor_for(RecordingProvider(lambda request: f"{len(request.messages)} messages"), look)
     assert (await other.execute("something else", history=result)).output == "2 messages"
     assert (await other.execute("something else", history=list(result.history))).output == "2 messages"
 
@@ -189,7 +193,7 @@ async def test_a_run_is_carried_on_by_one_at_a_time() -> None:
         await gate.wait()
         return "waited"
 
-    executor = executor_for(Recording(call("wait"), "done"), wait)
+    executor = executor_for(RecordingProvider(call("wait"), "done"), wait)
     result = await executor.execute("go", run_id="r")
     answers = {result.pauses[0].id: True}
     running = asyncio.ensure_future(executor.resume("r", answers))

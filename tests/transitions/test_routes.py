@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, tool
-from crew import call as scripted
+from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, call, tool
 from crew.interfaces import ModelReply
 from crew.messages import ToolCall
 from crew.runs.events import Routed
-from tests.support.checked_runs import JsonStore, Watch, texts
+from tests.support.messages import transcript_lines
+from tests.support.providers import CheckedModels
+from tests.support.stores import CheckedStore
 
 PANEL, DONE = Route("[PANEL]", to="panel"), Route("[DONE]", to=None)
 
@@ -34,13 +35,13 @@ READINGS: dict[str, tuple[str, list[Route], str | None]] = {
 
 
 @pytest.mark.parametrize("reading", READINGS)
-async def test_how_a_signal_is_read(watch: Watch, store: JsonStore, reading: str) -> None:
+async def test_how_a_signal_is_read(models: CheckedModels, store: CheckedStore, reading: str) -> None:
     """Exactly, then without case, then with white space folded; in the order of the routes."""
     text, routes, expected = READINGS[reading]
-    members = [Agent("a", model=watch.model(text), routes=routes)]
+    members = [Agent("a", model=models.scripted(text), routes=routes)]
 
     if any(route.to == "panel" for route in routes):
-        members.append(Agent("panel", model=watch.model("Panel.")))
+        members.append(Agent("panel", model=models.scripted("Panel.")))
 
     result = await CrewExecutor(Crew("c", agents=members), store=store).execute("Goal.")
     assert [e.signal for e in store.events if isinstance(e, Routed)] == ([expected] if expected else [])
@@ -48,7 +49,7 @@ async def test_how_a_signal_is_read(watch: Watch, store: JsonStore, reading: str
     assert result.output == ("Panel." if to_panel else text)
 
 
-async def test_a_signal_counts_only_in_the_plain_reply_of_the_agent_it_belongs_to(watch: Watch) -> None:
+async def test_a_signal_counts_only_in_the_plain_reply_of_the_agent_it_belongs_to(models: CheckedModels) -> None:
     """Not in what the user, a tool or another agent wrote, and not beside a call."""
 
     @tool
@@ -59,67 +60,76 @@ async def test_a_signal_counts_only_in_the_plain_reply_of_the_agent_it_belongs_t
     first = ModelReply(text="[SECRET] I read first.", calls=(ToolCall(id="c1", name="read"),))
     a = Agent(
         "a",
-        model=watch.model(first, "It told me something."),
+        model=models.scripted(first, "It told me something."),
         tools=[read],
         routes=[Route("[SECRET]", to="x")],
         then="b",
     )
-    b = Agent("b", model=watch.model("I have no routes: [SECRET]"))
-    x = Agent("x", model=watch.model("Never."))
+    b = Agent("b", model=models.scripted("I have no routes: [SECRET]"))
+    x = Agent("x", model=models.scripted("Never."))
     result = await CrewExecutor(Crew("c", agents=[a, b, x])).execute("Say [SECRET].")
     assert result.output == "I have no routes: [SECRET]"
-    assert not watch.of("x")
+    assert not models.requests_of("x")
 
 
-async def test_a_route_to_an_agent_adds_one_user_message_which_names_both(watch: Watch, store: JsonStore) -> None:
+async def test_a_route_to_an_agent_adds_one_user_message_which_names_both(
+    models: CheckedModels, store: CheckedStore
+) -> None:
     """So that the next request ends with a user message; it is counted like any other."""
-    a = Agent("a", model=watch.model("[B]"), routes=[Route("[B]", to="b")])
-    result = await CrewExecutor(Crew("c", agents=[a, Agent("b", model=watch.model("B."))]), store=store).execute(
+    a = Agent("a", model=models.scripted("[B]"), routes=[Route("[B]", to="b")])
+    result = await CrewExecutor(Crew("c", agents=[a, Agent("b", model=models.scripted("B."))]), store=store).execute(
         "Goal."
     )
-    assert [m.role for m in watch.of("b")[0].messages] == ["user", "assistant", "user"]
-    note = watch.of("b")[0].messages[-1]
+    assert [m.role for m in models.requests_of("b")[0].messages] == ["user", "assistant", "user"]
+    note = models.requests_of("b")[0].messages[-1]
     assert (note.origin, "a passed the work on to you, b" in note.text) == ("route", True)
     assert len(result.transcript) == 4
 
 
-async def test_a_route_to_nowhere_ends_the_run_with_the_reply(watch: Watch) -> None:
+async def test_a_route_to_nowhere_ends_the_run_with_the_reply(models: CheckedModels) -> None:
     """`to=None` is the end, whatever `then` and `wait_for_signal` say."""
-    a = Agent("a", model=watch.model("That's it. [done]"), routes=[DONE], then="b", wait_for_signal=True)
-    result = await CrewExecutor(Crew("c", agents=[a, Agent("b", model=watch.model("B."))])).execute("Goal.")
+    a = Agent("a", model=models.scripted("That's it. [done]"), routes=[DONE], then="b", wait_for_signal=True)
+    result = await CrewExecutor(Crew("c", agents=[a, Agent("b", model=models.scripted("B."))])).execute("Goal.")
     assert (result.stop_reason, result.output) == ("completed", "That's it. [done]")
 
 
-async def test_a_chain_of_then_goes_from_reply_to_reply(watch: Watch, store: JsonStore) -> None:
+async def test_a_chain_of_then_goes_from_reply_to_reply(models: CheckedModels, store: CheckedStore) -> None:
     """Each request after the first ends with a user message that passes the work on."""
-    agents = [Agent(n, model=watch.model(f"{n} was here."), then=t) for n, t in [("a", "b"), ("b", "c"), ("c", None)]]
+    agents = [
+        Agent(n, model=models.scripted(f"{n} was here."), then=t) for n, t in [("a", "b"), ("b", "c"), ("c", None)]
+    ]
     result = await CrewExecutor(Crew("c", agents=agents), store=store).execute("Goal.")
     assert result.output == "c was here."
-    assert [r.messages[-1].role for r in watch.requests] == ["user"] * 3
+    assert [r.messages[-1].role for r in models.requests] == ["user"] * 3
     assert [e.target for e in store.events if isinstance(e, Routed)] == ["b", "c"]
     assert len(result.transcript) == 6
 
 
-async def test_a_loop_of_then_ends_at_a_route_or_at_the_limit(watch: Watch) -> None:
+async def test_a_loop_of_then_ends_at_a_route_or_at_the_limit(models: CheckedModels) -> None:
     """A writer and a critic go round until one of them says so, or until the rounds are used up."""
-    writer = Agent("writer", model=watch.model(lambda r: f"Draft {r.turn + 1}."), then="critic")
+    writer = Agent("writer", model=models.scripted(lambda r: f"Draft {r.turn + 1}."), then="critic")
 
     def critic(says: Any) -> Agent:
-        return Agent("critic", model=watch.model(says), then="writer", routes=[Route("[GOOD]", to=None)])
+        return Agent("critic", model=models.scripted(says), then="writer", routes=[Route("[GOOD]", to=None)])
 
     good = critic(lambda r: "[GOOD]" if r.turn == 2 else "Again.")
     result = await CrewExecutor(Crew("c", agents=[writer, good])).execute("Write.")
-    assert (result.stop_reason, len(watch.requests)) == ("completed", 6)
+    assert (result.stop_reason, len(models.requests)) == ("completed", 6)
 
     never = critic(lambda r: "Again.")
     result = await CrewExecutor(Crew("c", agents=[writer, never]), limits=Limits(rounds=5)).execute("Write.")
     assert (result.stop_reason, result.output) == ("limit", "Draft 3.")
 
 
-async def test_a_reply_without_a_signal_waits_for_the_user_where_asked_to(watch: Watch, store: JsonStore) -> None:
+async def test_a_reply_without_a_signal_waits_for_the_user_where_asked_to(
+    models: CheckedModels, store: CheckedStore
+) -> None:
     """`wait_for_signal`: the pause carries the agent's words, the answer is a user message, the goal stays."""
     a = Agent(
-        "a", model=watch.model("Which order?", "And the date?", "Thanks. [DONE]"), wait_for_signal=True, routes=[DONE]
+        "a",
+        model=models.scripted("Which order?", "And the date?", "Thanks. [DONE]"),
+        wait_for_signal=True,
+        routes=[DONE],
     )
     executor = CrewExecutor(a, store=store)
     first = await executor.execute("Where is it?")
@@ -129,23 +139,23 @@ async def test_a_reply_without_a_signal_waits_for_the_user_where_asked_to(watch:
     assert second.pauses[0].id != first.pauses[0].id
     third = await executor.resume(first.run_id, {second.pauses[0].id: "Monday"})
     assert third.output == "Thanks. [DONE]"
-    shown = texts(watch.requests[-1].messages)
+    shown = transcript_lines(models.requests[-1].messages)
     assert shown[0] == "user: Where is it?"
     assert [t for t in shown if t.startswith("user")] == ["user: Where is it?", "user: 17", "user: Monday"]
 
 
-async def test_a_group_may_stand_wherever_an_agent_may(watch: Watch, store: JsonStore) -> None:
+async def test_a_group_may_stand_wherever_an_agent_may(models: CheckedModels, store: CheckedStore) -> None:
     """As entry, handoff target, route target and `then`; a way to a group adds no message of its own."""
 
     def crew(**ways: Any) -> Crew:
-        a = Agent("a", model=watch.model(ways.pop("says", "Plain.")), **ways.pop("a", {}))
-        b, c = (Agent(n, model=watch.model(f"{n}.")) for n in "bc")
+        a = Agent("a", model=models.scripted(ways.pop("says", "Plain.")), **ways.pop("a", {}))
+        b, c = (Agent(n, model=models.scripted(f"{n}.")) for n in "bc")
         group = Parallel("g", branches=["b", "c"], then=ways.pop("then", None))
         return Crew("c", agents=[a, b, c], groups=[group], **ways)
 
     joined = "[Results of g]\n## b\nb.\n\n## c\nc."
     ways: dict[str, tuple[Crew, int]] = {
-        "handoff": (crew(says=scripted("transfer_to_g"), a={"handoffs": ["g"]}), 4),
+        "handoff": (crew(says=call("transfer_to_g"), a={"handoffs": ["g"]}), 4),
         "route": (crew(says="[G]", a={"routes": [Route("[G]", to="g")]}), 3),
         "then": (crew(a={"then": "g"}), 3),
     }
@@ -157,7 +167,7 @@ async def test_a_group_may_stand_wherever_an_agent_may(watch: Watch, store: Json
 
     result = await CrewExecutor(crew(entry="g", then="a"), store=store).execute("Goal.")
     assert result.output == "Plain."
-    assert texts(watch.requests[-1].messages) == ["user: Goal.", f"user: {joined}"]
+    assert transcript_lines(models.requests[-1].messages) == ["user: Goal.", f"user: {joined}"]
 
 
 class Verdict(BaseModel):
@@ -166,17 +176,21 @@ class Verdict(BaseModel):
     good: bool
 
 
-async def test_a_typed_agent_that_routes_or_fans_out_gives_words_and_one_that_answers_its_type(watch: Watch) -> None:
+async def test_a_typed_agent_that_routes_or_fans_out_gives_words_and_one_that_answers_its_type(
+    models: CheckedModels,
+) -> None:
     """Only an answer is of the agent's type; a signal or a join that ends the run is text."""
     typed = {"output": Verdict, "routes": [Route("[STOP]", to=None)]}
-    assert (await CrewExecutor(Agent("a", model=watch.model("[STOP]"), **typed)).execute("Goal.")).output == "[STOP]"
-    answer = await CrewExecutor(Agent("a", model=watch.model('{"good": true}'), **typed)).execute("Goal.")
+    assert (
+        await CrewExecutor(Agent("a", model=models.scripted("[STOP]"), **typed)).execute("Goal.")
+    ).output == "[STOP]"
+    answer = await CrewExecutor(Agent("a", model=models.scripted('{"good": true}'), **typed)).execute("Goal.")
     assert answer.output == Verdict(good=True)
     crew = Crew(
         "c",
         agents=[
-            Agent("a", model=watch.model('{"good": true}'), output=Verdict, then="g"),
-            Agent("b", model=watch.model("B.")),
+            Agent("a", model=models.scripted('{"good": true}'), output=Verdict, then="g"),
+            Agent("b", model=models.scripted("B.")),
         ],
         groups=[Parallel("g", branches=["b"])],
     )

@@ -16,12 +16,15 @@ from crew.agents import Crew
 from crew.errors import ContextOverflow, DefinitionError
 from crew.history import estimate_message_tokens
 from crew.history.policies import MaskToolResults, Rolling, Truncate, Unbounded, chain
-from crew.interfaces import HistoryBudget, MessageGroup, ModelReply, ModelRequest, ModelSettings, OnDelta, PruneDecision
+from crew.interfaces import HistoryBudget, MessageGroup, ModelReply, ModelRequest, ModelSettings, PruneDecision
 from crew.message_rules import PROFILES, validate
-from crew.messages import OMITTED, Message, SystemMessage, ToolMessage, Usage, message_size
-from crew.runs import Event, RequestParameters, RunResult, RunState
+from crew.messages import OMITTED, SystemMessage, ToolMessage, Usage
+from crew.runs import Event, RequestParameters, RunResult
 from crew.runs.events import Asked, HistoryPruned, Replied, Warned
-from crew.store import MemoryStore, decode_state, encode_state
+from tests.support.messages import total_size
+from tests.support.providers import RecordingProvider
+from tests.support.runs import run_and_collect
+from tests.support.stores import CheckedStore
 
 
 @tool
@@ -30,39 +33,8 @@ async def read(part: int, words: int = 40) -> str:
     return f"part {part}: " + "lorem ipsum dolor " * words
 
 
-class Recoding(MemoryStore):
-    """Keeps only what can be encoded, and proves at each commit that nothing is lost by it."""
-
-    async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
-        assert decode_state(encode_state(state)) == state
-        await super().commit(run_id, version, events, state)
-
-
-class Keeping(ScriptedProvider):
-    """A script that keeps the requests that it got."""
-
-    def __init__(self, *lines: Any, **facts: Any) -> None:
-        super().__init__(*lines, **facts)
-        self.requests: list[ModelRequest] = []
-
-    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
-        self.requests.append(request)
-        return await super().complete(request, on_delta)
-
-
 def reader(parts: int, words: int = 40) -> Any:
     return lambda request: call("read", part=request.turn, words=words) if request.turn < parts else "All read."
-
-
-async def watch(executor: CrewExecutor, text: str = "Read it.", **options: Any) -> tuple[list[Event], RunResult]:
-    async with executor.execute_stream(text, **options) as stream:
-        events = [event async for event in stream]
-
-    return events, stream.result
-
-
-def size(messages: Sequence[Message]) -> int:
-    return sum(message_size(message) for message in messages)
 
 
 def manifests(events: Sequence[Event]) -> list[Any]:
@@ -122,11 +94,13 @@ def test_every_view_is_valid_bounded_and_holds_still(run: Setting) -> None:
 
         return [call("read", part=request.turn, words=words) for words in run.steps[request.turn]]
 
-    model = Keeping(step)
+    model = RecordingProvider(step)
     agent = Agent("reader", model=model, tools=[read], history=run.own, max_input_tokens=run.window)
     limit = None if isinstance(run.policy, Unbounded) else run.limit
-    executor = CrewExecutor(agent, history=run.policy, max_messages_per_request=limit, store=Recoding())
-    events, result = asyncio.run(watch(executor, parameters=run.parameters))
+    store = CheckedStore(limit)
+    executor = CrewExecutor(agent, history=run.policy, max_messages_per_request=limit, store=store)
+    events, result = asyncio.run(run_and_collect(executor, "Read it.", parameters=run.parameters))
+    assert not store.violations
     assert result.output == "Done."
     bound = 10_000 if isinstance(run.policy, Unbounded) else limit or 50
     told = manifests(events)
@@ -135,8 +109,8 @@ def test_every_view_is_valid_bounded_and_holds_still(run: Setting) -> None:
         for profile in PROFILES.values():
             assert not validate(request.messages, profile)
 
-        assert size(request.messages) <= min(bound, run.parameters.max_history_size or 10_000)
-        assert size(request.messages) == manifest.messages
+        assert total_size(request.messages) <= min(bound, run.parameters.max_history_size or 10_000)
+        assert total_size(request.messages) == manifest.messages
         assert manifest.tokens_estimated <= (run.parameters.max_tokens or 10**9)
         assert any(message.text == "Read it." for message in request.messages if message.role == "user")
         newest = request.messages[-1]
@@ -156,9 +130,9 @@ def test_every_view_is_valid_bounded_and_holds_still(run: Setting) -> None:
 
 async def test_no_run_outgrows_its_window_though_nobody_configured_anything() -> None:
     """At four fifths of the window the view is cut to half, and then holds still."""
-    model = Keeping(reader(60, words=60))
+    model = RecordingProvider(reader(60, words=60))
     agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000)
-    events, result = await watch(CrewExecutor(agent, history="unbounded"))
+    events, result = await run_and_collect(CrewExecutor(agent, history="unbounded"))
     told = manifests(events)
     assert max(manifest.tokens_billed for manifest in told) <= 0.85 * 4_000
     assert {manifest.moved_by for manifest in told} == {"first request", "", "window"}
@@ -174,9 +148,9 @@ async def test_no_run_outgrows_its_window_though_nobody_configured_anything() ->
 async def test_the_window_of_a_registered_model_is_known_and_told() -> None:
     """Explicit, else registered, else 128,000; the manifest says which."""
     named = ScriptedProvider("Hello.", name="openai", model="gpt-4o")
-    events, _ = await watch(CrewExecutor(Agent("a", model=named)))
-    explicit, _ = await watch(CrewExecutor(Agent("a", model=named, max_input_tokens=9_000)))
-    default, _ = await watch(CrewExecutor(Agent("a", model=ScriptedProvider("Hello."))))
+    events, _ = await run_and_collect(CrewExecutor(Agent("a", model=named)))
+    explicit, _ = await run_and_collect(CrewExecutor(Agent("a", model=named, max_input_tokens=9_000)))
+    default, _ = await run_and_collect(CrewExecutor(Agent("a", model=ScriptedProvider("Hello."))))
     seen = [manifests(told)[0] for told in (events, explicit, default)]
     assert [(manifest.window, manifest.window_source) for manifest in seen] == [
         (128_000, "registry"),
@@ -188,9 +162,9 @@ async def test_the_window_of_a_registered_model_is_known_and_told() -> None:
 async def test_the_reply_has_room_in_the_window() -> None:
     """What the settings ask for as output is kept free."""
 
-    model = Keeping(reader(30, words=60), name="openai", model="gpt-4")
+    model = RecordingProvider(reader(30, words=60), name="openai", model="gpt-4")
     settings = ModelSettings(max_output_tokens=4_000)
-    _, result = await watch(CrewExecutor(Agent("reader", model=model, tools=[read], settings=settings)))
+    _, result = await run_and_collect(CrewExecutor(Agent("reader", model=model, tools=[read], settings=settings)))
     window = result.state.token_budgets["reader"][0].window
     assert window <= 10_000
     assert max(manifest.tokens_estimated for manifest in _in_transcript(result)) <= window - 4_000
@@ -205,11 +179,11 @@ def _in_transcript(result: RunResult) -> list[Any]:
 
 async def test_max_history_size_is_never_exceeded_and_cut_to_half() -> None:
     """The cut falls to half, and is then held until the limit is reached again."""
-    model = Keeping(reader(60))
-    events, _ = await watch(
+    model = RecordingProvider(reader(60))
+    events, _ = await run_and_collect(
         CrewExecutor(Agent("reader", model=model, tools=[read])), parameters=RequestParameters(max_history_size=20)
     )
-    sizes = [size(request.messages) for request in model.requests]
+    sizes = [total_size(request.messages) for request in model.requests]
     assert max(sizes) <= 20
     assert max(sizes) >= 19
     moved = [manifest for manifest in manifests(events) if manifest.moved_by == "max_history_size"]
@@ -219,8 +193,8 @@ async def test_max_history_size_is_never_exceeded_and_cut_to_half() -> None:
 
 async def test_max_tokens_is_never_exceeded_on_the_bill() -> None:
     """The limit holds for what was billed, not only for what was estimated."""
-    model = Keeping(reader(60, words=80))
-    events, result = await watch(
+    model = RecordingProvider(reader(60, words=80))
+    events, result = await run_and_collect(
         CrewExecutor(Agent("reader", model=model, tools=[read])), parameters=RequestParameters(max_tokens=2_500)
     )
     assert result.output == "All read."
@@ -253,7 +227,7 @@ async def test_a_mandatory_part_above_a_limit_is_itemised(parameters: RequestPar
 
 async def test_a_mandatory_part_above_a_known_window_is_itemised() -> None:
     """A window that is known is not tried against better knowledge."""
-    model = Keeping(reader(3, words=400))
+    model = RecordingProvider(reader(3, words=400))
     agent = Agent("reader", model=model, tools=[read], max_input_tokens=600)
 
     with pytest.raises(ContextOverflow, match="more than its window of 600"):
@@ -285,9 +259,11 @@ def test_instructions_that_fill_the_window_fail_when_the_executor_is_built() -> 
 
 async def test_truncate_keeps_the_first_message_and_says_what_is_missing() -> None:
     """The marker stands between the first user message and the tail, and its number only grows."""
-    model = Keeping(reader(60, words=60))
+    model = RecordingProvider(reader(60, words=60))
     agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000)
-    events, result = await watch(CrewExecutor(agent, history="truncate", max_messages_per_request=200))
+    events, result = await run_and_collect(
+        CrewExecutor(agent, history="truncate", max_messages_per_request=200), "Read it."
+    )
     assert result.output == "All read."
     markers = [[m.text for m in r.messages if m.role == "user" and m.origin == "marker"] for r in model.requests]
     assert all(len(found) <= 1 for found in markers)
@@ -299,15 +275,15 @@ async def test_truncate_keeps_the_first_message_and_says_what_is_missing() -> No
     assert all(request.messages[0].text == "Read it." for request in model.requests)
     last = model.requests[-1].messages
     assert last[1].text == texts[-1]
-    assert len(result.transcript) - 1 == numbers[-1] + size(last) - 1, "every message is shown or counted"
+    assert len(result.transcript) - 1 == numbers[-1] + total_size(last) - 1, "every message is shown or counted"
     assert {m.moved_by for m in manifests(events)} == {"first request", "", "truncate"}
 
 
 async def test_old_results_are_masked_in_batches_and_keep_their_ids() -> None:
     """At twice as many the older half reads [Omitted]; count and ids are those of before."""
-    model = Keeping(reader(20))
+    model = RecordingProvider(reader(20))
     agent = Agent("reader", model=model, tools=[read], history=MaskToolResults(keep_recent=3))
-    events, result = await watch(CrewExecutor(agent))
+    events, result = await run_and_collect(CrewExecutor(agent), "Read it.")
     readable = []
 
     for request in model.requests:
@@ -327,13 +303,13 @@ async def test_old_results_are_masked_in_batches_and_keep_their_ids() -> None:
 
 async def test_a_policy_on_an_agent_is_for_its_own_view() -> None:
     """The shared history, and what other agents see, are as they were."""
-    second = Keeping("Summed up.")
+    second = RecordingProvider("Summed up.")
     first = Agent("first", model=ScriptedProvider(reader(12)), tools=[read], then="second", history=Rolling(limit=8))
     crew = Crew("pair", agents=[first, Agent("second", model=second)])
-    events, result = await watch(CrewExecutor(crew))
+    events, result = await run_and_collect(CrewExecutor(crew), "Read it.")
     asked = [event for event in events if isinstance(event, Asked) and event.agent == "first"]
     assert max(event.messages for event in asked) <= 8
-    assert size(second.requests[0].messages) == len(result.transcript) - 1 == 27
+    assert total_size(second.requests[0].messages) == len(result.transcript) - 1 == 27
 
 
 class Forgetful:
@@ -348,9 +324,9 @@ class Forgetful:
 
 async def test_a_users_own_policy_cant_break_a_view() -> None:
     """Goal and newest stay, requests are valid; the newest results stay readable."""
-    model = Keeping(reader(9))
+    model = RecordingProvider(reader(9))
     agent = Agent("reader", model=model, tools=[read], history=Forgetful())
-    _, result = await watch(CrewExecutor(agent))
+    _, result = await run_and_collect(CrewExecutor(agent), "Read it.")
     assert result.output == "All read."
 
     for request in model.requests:
@@ -374,9 +350,9 @@ async def test_unrelated_attributes_of_a_view_policy_change_nothing() -> None:
     sent = []
 
     for policy in (None, KeepsAll()):
-        model = Keeping(reader(40, words=60))
+        model = RecordingProvider(reader(40, words=60))
         agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000, history=policy)
-        _, result = await watch(CrewExecutor(agent, max_messages_per_request=200))
+        _, result = await run_and_collect(CrewExecutor(agent, max_messages_per_request=200))
         assert set(result.metrics.by_policy) == {"window"}
         sent.append([[(m.role, getattr(m, "text", "")) for m in request.messages] for request in model.requests])
 
@@ -387,10 +363,10 @@ async def test_a_chain_on_the_executor_is_split_by_where_its_members_work() -> N
     """Those that bound the history bound it; those that shape views shape every agent's."""
     mask = MaskToolResults(keep_recent=2)
     for members, name in [((Rolling(limit=12), mask), "rolling"), ((Rolling(), Rolling(limit=12), mask), "chain")]:
-        model = Keeping(reader(20))
+        model = RecordingProvider(reader(20))
         executor = CrewExecutor(Agent("reader", model=model, tools=[read]), history=chain(*members))
-        _, result = await watch(executor)
-        assert max(size(request.messages) for request in model.requests) <= 12
+        _, result = await run_and_collect(executor, "Read it.")
+        assert max(total_size(request.messages) for request in model.requests) <= 12
         assert set(result.metrics.by_policy) == {name, "mask_tool_results"}
 
 
@@ -422,7 +398,9 @@ async def test_a_limit_is_warned_of_once_a_run() -> None:
     model = ScriptedProvider(reader(60, words=60))
     agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000)
     executor = CrewExecutor(agent, max_messages_per_request=20, limits=Limits(rounds=70))
-    events, _ = await watch(executor, parameters=RequestParameters(max_tokens=3_000, max_history_size=18))
+    events, _ = await run_and_collect(
+        executor, "Read it.", parameters=RequestParameters(max_tokens=3_000, max_history_size=18)
+    )
     texts = [event.text.split(":")[0] for event in events if isinstance(event, Warned)]
     assert sorted(texts) == sorted(set(texts))
     assert {"max_messages_per_request", "max_history_size", "limits.rounds"} <= set(texts)
@@ -430,7 +408,7 @@ async def test_a_limit_is_warned_of_once_a_run() -> None:
 
 async def test_a_conversation_goes_on_with_its_views() -> None:
     """The next run begins with the same front: cuts, masks and counts come along."""
-    model = Keeping(reader(30, words=60))
+    model = RecordingProvider(reader(30, words=60))
     agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000)
     executor = CrewExecutor(agent, history="unbounded")
     first = await executor.execute("Read it.")
@@ -447,12 +425,12 @@ async def test_a_conversation_goes_on_with_its_views() -> None:
 
 async def test_branches_see_through_views_of_their_own() -> None:
     """A branch cuts its own view; what it learned of a window stays when it joins."""
-    branch = Keeping(reader(12, words=60))
+    branch = RecordingProvider(reader(12, words=60))
     narrow = Agent("narrow", model=branch, tools=[read], max_input_tokens=2_000)
     group = Parallel("group", branches=[narrow], then="end")
     start = Agent("start", model=ScriptedProvider("Go."), then=group)
     crew = Crew("c", agents=[start, narrow, Agent("end", model=ScriptedProvider("Done."))], groups=[group])
-    events, result = await watch(CrewExecutor(crew))
+    events, result = await run_and_collect(CrewExecutor(crew), "Read it.")
     assert result.output == "Done."
     assert result.metrics.by_policy["window"] >= 1
     assert (
@@ -460,9 +438,9 @@ async def test_branches_see_through_views_of_their_own() -> None:
     )
 
 
-async def test_a_handoff_filter_and_a_cut_hold_together() -> None:
+async def test_a_handoff_filter_and_a_cut_hold_together(store: CheckedStore) -> None:
     """What crossed is fixed at the handoff; the cut then moves within it."""
-    second = Keeping(reader(14, words=60))
+    second = RecordingProvider(reader(14, words=60))
     target = Agent("second", model=second, tools=[read], max_input_tokens=2_500)
     first = Agent(
         "first",
@@ -470,7 +448,7 @@ async def test_a_handoff_filter_and_a_cut_hold_together() -> None:
         tools=[read],
         handoffs=[handoff(target, history="text_only")],
     )
-    events, result = await watch(CrewExecutor(Crew("c", agents=[first, target]), store=Recoding()))
+    events, result = await run_and_collect(CrewExecutor(Crew("c", agents=[first, target]), store=store))
     assert result.output == "All read."
     assert [m.role for m in second.requests[0].messages] == ["user", "assistant", "tool"]
     assert "window" in {m.moved_by for m in manifests(events)}

@@ -9,7 +9,7 @@ import pytest
 from crew import InputValidator
 from crew.errors import InvalidInput
 from crew.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, ToolResult, UserMessage
-from tests.support.doubles import executor_for
+from tests.support.runs import executor_for
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 CALLS = [{"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
