@@ -1,4 +1,4 @@
-"""A planner asks two specialists as if they were tools: they are called, work by themselves, and return."""
+"""A planner calls two specialist agents as tools; each returns its answer to the planner."""
 
 import asyncio
 
@@ -7,29 +7,29 @@ from crew import Agent, CrewExecutor, ScriptedProvider, call, tool
 
 @tool(effect="read")
 async def timetable(town: str) -> str:
-    """When trains leave.
+    """List the trains to a town.
 
     Args:
-        town: Where to.
+        town: The destination.
     """
     return f"To {town}: 9:10, 11:40."
 
 
 trains = Agent(
     "trains",
-    instructions="You know every train.",
+    instructions="Find trains.",
     model=ScriptedProvider(call("timetable", town="Basel"), "Take the one at 9:10."),
     tools=[timetable],
 )
-hotels = Agent("hotels", instructions="You know every hotel.", model=ScriptedProvider("The Anchor has a room."))
+hotels = Agent("hotels", instructions="Find hotels.", model=ScriptedProvider("The Anchor has a free bed."))
 planner = Agent(
     "planner",
     instructions="Plan the journey.",
     model=ScriptedProvider(
-        [call("ask_trains", request="Which train to Basel?"), call("ask_hotels", request="A room in Basel?")],
+        [call("ask_trains", request="Which train to Basel?"), call("ask_hotels", request="Which hotel in Basel?")],
         "Take the 9:10 and sleep at the Anchor.",
     ),
-    tools=[trains.as_tool(), hotels.as_tool(description="Finds a bed.")],
+    tools=[trains.as_tool(), hotels.as_tool(description="Find a hotel.")],
 )
 
 
@@ -41,8 +41,8 @@ async def main() -> None:
         print(f"  {branch.agent}: {branch.output} ({branch.usage.requests} requests)")
 
     assert result.output == "Take the 9:10 and sleep at the Anchor."
-    assert [branch.agent for branch in result.branches] == ["hotels", "trains"], "in the order in which they ended"
-    # The planner's history holds two answers; how the specialists came to them stays with them.
+    assert [branch.agent for branch in result.branches] == ["hotels", "trains"], "in the order in which they finished"
+    # The planner's history contains only the answers; the specialists' own messages are in result.branches.
     assert len(result.history) == 4
     assert result.usage.requests == 5
 

@@ -1,4 +1,4 @@
-"""Two branches wait for a person while a third one finishes; the answers come one at a time, in any order."""
+"""Two branches pause for an approval while a third one finishes; they are answered one at a time, in any order."""
 
 import asyncio
 
@@ -9,11 +9,11 @@ paid: list[str] = []
 
 @tool(approval=lambda to, amount: amount > 100)
 async def pay(to: str, amount: int) -> str:
-    """Pay somebody.
+    """Pay a bill.
 
     Args:
-        to: Who gets the money.
-        amount: How much.
+        to: The recipient.
+        amount: The amount in euros.
     """
     paid.append(to)
     return f"{amount} paid to {to}."
@@ -32,7 +32,7 @@ async def main() -> None:
     executor = CrewExecutor(crew)
     result = await executor.execute("Pay the bills.")
     assert result.stop_reason == "paused"
-    assert paid == ["anna"], "50 needs nobody's word, and nobody else was paid yet"
+    assert paid == ["anna"], "50 needs no approval; the other payments wait"
 
     for pause in reversed(result.pauses):
         print(pause.text)
@@ -41,7 +41,7 @@ async def main() -> None:
 
     print(result.output)
     assert result.stop_reason == "completed"
-    assert paid == ["anna", "cleo"], "what had finished did not run again"
+    assert paid == ["anna", "cleo"], "the finished branch did not run again"
 
 
 asyncio.run(main())

@@ -1,6 +1,6 @@
-"""The tour, offline: triage → tools → handoff → three parallel branches → join → answer, pruned on the way.
+"""A crew with tools, a handoff, three parallel branches and a join; its history is pruned several times.
 
-`make demo` runs it. The history may hold 12 messages; the run makes many more.
+`make demo` runs it offline. The history is limited to 12 messages; the run produces many more.
 """
 
 import asyncio
@@ -17,22 +17,22 @@ def read_page(page: int) -> str:
     """Read a page of the contract.
 
     Args:
-        page: The page's number.
+        page: The page number.
     """
-    return f"Page {page}: clause {page * 3} is on {('delivery', 'payment', 'liability')[page % 3]}."
+    return f"Page {page}: clause {page * 3} is about {('delivery', 'payment', 'liability')[page % 3]}."
 
 
 @tool(effect="read")
 async def check_clause(clause: int) -> str:
-    """Check a clause against the rule book.
+    """Check a clause against the company's rules.
 
     Args:
-        clause: The clause's number.
+        clause: The clause number.
     """
     return f"Clause {clause} is in order."
 
 
-# Scripts stand in for the models; write model="openai:gpt-5-mini" or "anthropic:claude-sonnet-4-5" for real ones.
+# Scripted replies replace the models; for real ones write model="openai:gpt-5-mini" or "anthropic:claude-sonnet-4-5".
 triage = Agent(
     "triage",
     instructions="Read the contract, then hand it to the panel.",
@@ -46,24 +46,28 @@ triage = Agent(
 )
 legal = Agent(
     "legal",
-    instructions="Check the law.",
+    instructions="Check the legal terms.",
     model=ScriptedProvider(call("check_clause", clause=9), call("check_clause", clause=27), "Legal: no objections."),
     tools=[check_clause],
 )
-finance = Agent("finance", instructions="Check the money.", model=ScriptedProvider("Finance: payable in 30 days."))
+finance = Agent(
+    "finance", instructions="Check the payment terms.", model=ScriptedProvider("Finance: payable in 30 days.")
+)
 delivery = Agent(
     "delivery",
-    instructions="Check the dates.",
+    instructions="Check the delivery dates.",
     model=ScriptedProvider(call("check_clause", clause=3), "Delivery: the dates can be kept."),
     tools=[check_clause],
 )
-editor = Agent("editor", instructions="Sum up.", model=ScriptedProvider("Sign it: law, money and dates are in order."))
+editor = Agent(
+    "editor", instructions="Summarize.", model=ScriptedProvider("Sign it: terms, payment and dates are in order.")
+)
 panel = Parallel("panel", branches=[legal, finance, delivery], then=editor)
 crew = Crew("contract", agents=[triage, legal, finance, delivery, editor], groups=[panel])
 
 
 async def main() -> None:
-    """Run the crew and show what happens."""
+    """Run the crew and print its events."""
     async with (
         CrewExecutor(crew, max_messages_per_request=LIMIT) as executor,
         executor.execute_stream("Can we sign the contract?") as events,
@@ -77,10 +81,10 @@ async def main() -> None:
     print(f"\nAnswer: {result.output}")
     print(f"Spent: {usage_line(result.usage)}")
     print(
-        f"History: {metrics.messages} of at most {metrics.limit} messages; it and the branches' copies were pruned "
-        f"{metrics.prunings} times. The transcript has all {len(result.transcript)} messages, the branches have theirs."
+        f"History: {metrics.messages} of at most {metrics.limit} messages, pruned {metrics.prunings} times (branches "
+        f"included). The transcript has all {len(result.transcript)} messages of the crew; each branch has its own."
     )
-    assert result.output == "Sign it: law, money and dates are in order."
+    assert result.output == "Sign it: terms, payment and dates are in order."
     assert metrics.prunings >= 1
     assert len(result.history) <= LIMIT
     assert result.history[0].role == "user"

@@ -1,4 +1,4 @@
-"""Triage hands a question to billing, which looks the order up and hands it to the writer; each sees what crosses."""
+"""Triage hands off to billing, billing to the writer; each handoff chooses which messages the next agent sees."""
 
 import asyncio
 
@@ -8,17 +8,17 @@ from crew import Agent, Crew, CrewExecutor, ScriptedProvider, call, handoff, too
 
 
 class Ticket(BaseModel):
-    """What triage found out before it hands the work over."""
+    """The facts that triage passes to billing."""
 
     order_id: str
 
 
 @tool(effect="read")
 async def lookup_order(order_id: str) -> str:
-    """Look an order up.
+    """Look up an order.
 
     Args:
-        order_id: The order's number.
+        order_id: The order number.
     """
     return f"Order {order_id}: paid, left the warehouse on Monday."
 
@@ -30,16 +30,16 @@ writer = Agent(
 )
 billing = Agent(
     "billing",
-    instructions="Look orders up, then hand the facts to the writer.",
+    instructions="Look up orders, then hand off to the writer.",
     model=ScriptedProvider(call("lookup_order", order_id="17"), call("transfer_to_writer")),
     tools=[lookup_order],
-    handoffs=[handoff(writer, history="last")],  # the writer sees the last result, not the search for it
+    handoffs=[handoff(writer, history="last")],  # the writer sees only the last tool call and its result
 )
 triage = Agent(
     "triage",
-    instructions="Send the user on.",
+    instructions="Hand off to the right agent.",
     model=ScriptedProvider(call("transfer_to_billing", order_id="17")),
-    handoffs=[handoff(billing, payload=Ticket)],  # the model must say which order it is about
+    handoffs=[handoff(billing, payload=Ticket)],  # the model must pass the order number
 )
 
 

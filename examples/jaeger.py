@@ -1,7 +1,7 @@
-"""A crew that exports what it does to Jaeger: start one with `make jaeger`, then run this file.
+"""A crew that exports its traces to Jaeger: start Jaeger with `make jaeger`, then run this file.
 
-It needs no key: the models are scripts. The address is taken from OTEL_EXPORTER_OTLP_ENDPOINT, else it is the one that
-`make jaeger` prints. Without any Jaeger, the command draws the trace of the same crew:
+It needs no API key: the models are scripted. OTEL_EXPORTER_OTLP_ENDPOINT sets the URL; the default is the one that
+`make jaeger` prints. Without Jaeger, this command prints the trace of the same crew:
 `crew run examples/jaeger.py --trace "Please pay order 3 back."`.
 """
 
@@ -18,14 +18,14 @@ QUERY = os.environ.get("CREW_JAEGER_QUERY", "http://127.0.0.1:16686")
 
 @tool(effect="read")
 async def lookup_order(order_id: str) -> str:
-    """Look an order up."""
+    """Look up an order."""
     await asyncio.sleep(0.02)
     return f"Order {order_id} left the warehouse."
 
 
 @tool(approval="always")
 async def refund(order_id: str) -> str:
-    """Pay an order back."""
+    """Refund an order."""
     return f"Order {order_id} is paid back."
 
 
@@ -41,23 +41,23 @@ editor = Agent(
 panel = Parallel("panel", branches=[legal, finance], then=editor)
 billing = Agent(
     "billing",
-    instructions="Answer questions on invoices.",
+    instructions="Answer questions about invoices.",
     model=ScriptedProvider(*lookups, call("transfer_to_panel")),
     tools=[lookup_order],
     handoffs=[panel],
 )
 triage = Agent(
     "triage",
-    instructions="Send the user on.",
+    instructions="Hand off to the right agent.",
     model=ScriptedProvider(call("transfer_to_billing")),
     handoffs=[billing],
 )
 crew = Crew("support", agents=[triage, billing, editor, legal, finance], groups=[panel])
-"""Triage hands over to billing, which looks nine orders up and asks a panel; an editor closes."""
+"""Triage hands off to billing, which looks up nine orders and hands off to a panel; the editor writes the answer."""
 
 
 async def main() -> tuple[RunResult, RunResult]:
-    """Run the crew to its pause, agree, and run it to its end; the second trace links to the first."""
+    """Run the crew until it pauses, approve, and resume; the second trace links to the first."""
     configure(otlp_endpoint=ENDPOINT, service_name="crew-example", metrics="off", console=True, log_level="WARNING")
 
     async with CrewExecutor(crew, max_messages_per_request=10) as executor:
@@ -70,21 +70,21 @@ async def main() -> tuple[RunResult, RunResult]:
     return paused, done
 
 
-def place_of_traces() -> str:
-    """Where Jaeger shows a trace: on a page, or as JSON where it was built without its pages."""
+def trace_path() -> str:
+    """The path of a trace in Jaeger: a page, or JSON if this Jaeger has no web UI."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     try:
         with direct.open(QUERY, timeout=5) as page:
             return "api/traces" if b"not the Jaeger UI" in page.read() else "trace"
     except OSError:
-        return "trace"  # there is no Jaeger yet
+        return "trace"  # Jaeger is not running
 
 
 if __name__ == "__main__":
     paused, done = asyncio.run(main())
-    place = place_of_traces()
+    path = trace_path()
     print(done.output)
     print(f"prunings: {done.metrics.prunings}, tokens: {done.usage.total_tokens}")
-    print(f"until the pause: {QUERY}/{place}/{paused.trace_id}")
-    print(f"after it: {QUERY}/{place}/{done.trace_id}")
+    print(f"trace until the pause: {QUERY}/{path}/{paused.trace_id}")
+    print(f"trace after the pause: {QUERY}/{path}/{done.trace_id}")

@@ -1,4 +1,4 @@
-"""Three reviewers work at the same time; one of them fails, and the editor reads what the others found."""
+"""Three reviewers run in parallel and one of them fails; `on_error` decides whether the editor gets the results."""
 
 import asyncio
 
@@ -7,11 +7,15 @@ from crew.errors import BranchesFailed
 
 legal = Agent("legal", instructions="Find legal risks.", model=ScriptedProvider("No risk found."))
 finance = Agent("finance", instructions="Find the costs.", model=ScriptedProvider("About 300 a month."))
-security = Agent("security", instructions="Find holes.", model=ScriptedProvider(ConnectionError("no route to host")))
+security = Agent(
+    "security", instructions="Find security problems.", model=ScriptedProvider(ConnectionError("no route to host"))
+)
 editor = Agent(
     "editor",
-    instructions="Sum up what the panel found.",
-    model=ScriptedProvider(lambda request: f"The panel said {len(request.messages[-1].text.split('## ')) - 1} things."),
+    instructions="Summarize the findings of the panel.",
+    model=ScriptedProvider(
+        lambda request: f"The panel made {len(request.messages[-1].text.split('## ')) - 1} comments."
+    ),
 )
 
 
@@ -21,14 +25,14 @@ def review(on_error: object) -> CrewExecutor:
 
 
 async def main() -> None:
-    everything = await review("collect").execute("Shall we buy it?")
-    joined = everything.transcript[-2].text
+    all_results = await review("collect").execute("Shall we buy it?")
+    joined = all_results.transcript[-2].text
     print(joined, "\n")
-    assert everything.output == "The panel said 3 things."
+    assert all_results.output == "The panel made 3 comments."
     assert "## security\n(failed)" in joined
 
     two_of_three = await review(Quorum(2)).execute("Shall we buy it?")
-    assert two_of_three.output == "The panel said 2 things."
+    assert two_of_three.output == "The panel made 2 comments."
     print([(branch.agent, branch.outcome) for branch in two_of_three.branches])
 
     stopped: BranchesFailed | None = None
@@ -39,8 +43,8 @@ async def main() -> None:
         stopped = failed
         print(failed)
 
-    assert stopped is not None, "with fail_fast one failure stops the panel"
-    assert stopped.result.usage.requests == 2, "what was done so far is not lost"
+    assert stopped is not None, "with fail_fast, one failure stops the panel"
+    assert stopped.result.usage.requests == 2, "the error holds the result so far"
 
 
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""A writer and a critic take turns until the critic's reply holds a signal."""
+"""A writer and a critic take turns until the critic's reply contains a signal."""
 
 import asyncio
 
@@ -7,15 +7,15 @@ from crew import Agent, Crew, CrewExecutor, Limits, Route, ScriptedProvider
 writer = Agent(
     "writer",
     instructions="Write a haiku, better each time.",
-    model=ScriptedProvider(lambda request: f"Draft {request.turn + 1}: old pond, frog leaps in, splash."),
-    then="critic",  # after a plain reply the work goes to the critic
+    model=ScriptedProvider(lambda request: f"Version {request.turn + 1}: old pond, frog leaps in, splash."),
+    then="critic",  # after each text reply, the critic runs
 )
 critic = Agent(
     "critic",
     instructions="Judge the haiku. Write [GOOD] when it is good enough.",
     model=ScriptedProvider("More silence, please.", "Fewer frogs.", "[ good ] That is it."),
     then=writer,
-    routes=[Route("[GOOD]", to="printer")],  # read without minding case and white space
+    routes=[Route("[GOOD]", to="printer")],  # case and white space are ignored
 )
 printer = Agent("printer", instructions="Print it.", model=ScriptedProvider("Printed: old pond, splash."))
 
@@ -27,11 +27,11 @@ async def main() -> None:
     assert result.output == "Printed: old pond, splash."
     assert result.metrics.by_agent["writer"].requests == 3
 
-    # Without the signal the loop would go on for ever; a limit ends it with the work so far.
+    # Without the signal, a limit ends the loop; the result holds the work so far.
     short = await CrewExecutor(crew, limits=Limits(rounds=3)).execute("A haiku on a frog.")
     print(short.stop_reason, "-", short.output)
     assert short.stop_reason == "limit"
-    assert short.output.startswith("Draft 2")
+    assert short.output.startswith("Version 2")
 
 
 asyncio.run(main())

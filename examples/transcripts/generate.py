@@ -1,4 +1,4 @@
-"""Writes the three transcripts beside this file, the same ones each time: `python examples/transcripts/generate.py`."""
+"""Writes the three transcripts next to this file, deterministically: `python examples/transcripts/generate.py`."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ REASONS = [
 
 
 class Clock:
-    """A second for each event, so that every run is recorded with the same times."""
+    """Advances one second per call, so that the recorded times are always the same."""
 
     def __init__(self) -> None:
         self.now = 1_760_000_000.0
@@ -38,7 +38,7 @@ class Clock:
 
 
 def dump(name: str, result: RunResult) -> None:
-    """One file: the transcript and what the branches did."""
+    """Write the transcript and the branches to one file."""
     messages: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
     branches: TypeAdapter[list[Branch]] = TypeAdapter(list[Branch])
     data = {
@@ -52,35 +52,35 @@ def dump(name: str, result: RunResult) -> None:
 
 
 def _with_roles(data: Any) -> Any:
-    """Leaving defaults out leaves roles out too, and a reader needs those."""
+    """Add the roles, which `exclude_defaults` omits."""
     if isinstance(data, list):
         return [_with_roles(item) for item in data]
 
     if not isinstance(data, dict):
         return data
 
-    made = {key: _with_roles(value) for key, value in data.items() if key != "manifest"}
+    result = {key: _with_roles(value) for key, value in data.items() if key != "manifest"}
 
-    if "id" in made and "time" in made and "role" not in made:
-        kind = "tool" if "results" in made else "assistant" if "agent" in made or "calls" in made else "user"
-        made = {"role": kind, **made}
+    if "id" in result and "time" in result and "role" not in result:
+        role = "tool" if "results" in result else "assistant" if "agent" in result or "calls" in result else "user"
+        result = {"role": role, **result}
 
-    return made
+    return result
 
 
 def _numbered(data: Any, numbers: Iterator[int]) -> Any:
-    """Ids and times that count messages, so that they say nothing of how the engine numbers its events."""
+    """Number the messages in ids and times, so that the files do not depend on how the engine numbers its events."""
     if isinstance(data, list):
         return [_numbered(item, numbers) for item in data]
 
     if isinstance(data, dict):
-        made = {key: _numbered(value, numbers) for key, value in data.items()}
+        result = {key: _numbered(value, numbers) for key, value in data.items()}
 
-        if "role" in made:
+        if "role" in result:
             number = next(numbers)
-            made |= {"id": f"m{number}", "time": 1_760_000_000.0 + 10 * number}
+            result |= {"id": f"m{number}", "time": 1_760_000_000.0 + 10 * number}
 
-        return made
+        return result
 
     return data
 
@@ -89,14 +89,14 @@ def _numbered(data: Any, numbers: Iterator[int]) -> Any:
 
 
 async def coding() -> None:
-    """One task, 150 tool steps: reading, searching, editing, running tests."""
-    dice = random.Random(1)
+    """A coding agent: one task with 150 tool calls that read, search, edit and run tests."""
+    rng = random.Random(1)
 
     def source(path: str, lines: int) -> str:
         body = [
-            f"{n:4}  def {dice.choice(VERBS)}_{dice.choice(MODULES)}_{n}(self, row: Row) -> Result:"
+            f"{n:4}  def {rng.choice(VERBS)}_{rng.choice(MODULES)}_{n}(self, row: Row) -> Result:"
             if n % 7 == 1
-            else f"{n:4}      {dice.choice(MODULES)} = self.{dice.choice(VERBS)}(row.{dice.choice(MODULES)}_id)"
+            else f"{n:4}      {rng.choice(MODULES)} = self.{rng.choice(VERBS)}(row.{rng.choice(MODULES)}_id)"
             for n in range(1, lines)
         ]
         return f"# {path}\n" + "\n".join(body)
@@ -104,14 +104,12 @@ async def coding() -> None:
     @tool(effect="read", touches="path")
     def read_file(path: str) -> str:
         """Read a file."""
-        return source(path, dice.randint(20, 70))
+        return source(path, rng.randint(20, 70))
 
     @tool(effect="read")
     def search(words: str) -> str:
         """Search the code."""
-        hits = [
-            f"src/{dice.choice(MODULES)}.py:{dice.randint(1, 400)}: {words}({dice.choice(MODULES)})" for _ in range(8)
-        ]
+        hits = [f"src/{rng.choice(MODULES)}.py:{rng.randint(1, 400)}: {words}({rng.choice(MODULES)})" for _ in range(8)]
         return "\n".join(hits)
 
     @tool(touches="path")
@@ -122,11 +120,9 @@ async def coding() -> None:
     @tool(effect="read")
     def run_tests(path: str) -> str:
         """Run tests."""
-        failed = dice.randint(0, 3)
-        lines = [
-            f"FAILED {path}::test_{dice.choice(VERBS)}_{n} - AssertionError: {n} != {n + 1}" for n in range(failed)
-        ]
-        return "\n".join([*lines, f"{failed} failed, {dice.randint(30, 60)} passed in {dice.randint(2, 9)}.1s"])
+        failed = rng.randint(0, 3)
+        lines = [f"FAILED {path}::test_{rng.choice(VERBS)}_{n} - AssertionError: {n} != {n + 1}" for n in range(failed)]
+        return "\n".join([*lines, f"{failed} failed, {rng.randint(30, 60)} passed in {rng.randint(2, 9)}.1s"])
 
     def step(request: ModelRequest) -> Any:
         turn = request.turn
@@ -137,7 +133,7 @@ async def coding() -> None:
         module = MODULES[(turn // 6) % len(MODULES)]
         match turn % 6:
             case 0:
-                return call("search", words=f"{dice.choice(VERBS)}_{module}")
+                return call("search", words=f"{rng.choice(VERBS)}_{module}")
             case 1 | 2:
                 return call("read_file", path=f"src/{module}{'' if turn % 6 == 1 else '_test'}.py")
             case 3:
@@ -161,28 +157,28 @@ async def coding() -> None:
 
 
 async def support() -> None:
-    """60 turns with one customer, and a look into the system now and then."""
-    dice = random.Random(2)
+    """A support chat of 60 turns with one customer and occasional tool calls."""
+    rng = random.Random(2)
 
     @tool(effect="read")
     def lookup_order(order_id: str) -> str:
         """Look an order up."""
-        items = ", ".join(f"{dice.randint(1, 3)} × {dice.choice(MODULES)} kit" for _ in range(4))
-        return json.dumps({"order": order_id, "status": dice.choice(["packed", "sent", "late"]), "items": items})
+        items = ", ".join(f"{rng.randint(1, 3)} × {rng.choice(MODULES)} kit" for _ in range(4))
+        return json.dumps({"order": order_id, "status": rng.choice(["packed", "sent", "late"]), "items": items})
 
     topics = ["the delivery date", "the invoice", "a missing part", "the return label", "a wrong colour", "a refund"]
 
     def reply(request: ModelRequest) -> Any:
         last = request.messages[-1]
 
-        if last.role == "user" and dice.random() < 0.4:
-            return call("lookup_order", order_id=f"ORD-{dice.randint(5000, 5040)}")
+        if last.role == "user" and rng.random() < 0.4:
+            return call("lookup_order", order_id=f"ORD-{rng.randint(5000, 5040)}")
 
-        topic = dice.choice(topics)
+        topic = rng.choice(topics)
         return (
-            f"About {topic}: I have looked into it for you. {dice.choice(REASONS).capitalize()}, which is why it took "
-            f"longer than it should. You will hear from us by the {dice.randint(2, 28)}th, and ticket "
-            f"TCK-{dice.randint(100, 999)} has the details. Is there anything else about {dice.choice(topics)}?"
+            f"About {topic}: I have looked into it for you. {rng.choice(REASONS).capitalize()}, which is why it took "
+            f"longer than it should. You will hear from us by the {rng.randint(2, 28)}th, and ticket "
+            f"TCK-{rng.randint(100, 999)} has the details. Is there anything else about {rng.choice(topics)}?"
         )
 
     agent = Agent("support", model=ScriptedProvider(reply), tools=[lookup_order])
@@ -190,7 +186,7 @@ async def support() -> None:
     result: Any = None
 
     for turn in range(60):
-        text = f"Thanks. Now about {dice.choice(topics)} of order ORD-{5000 + turn}: {dice.choice(REASONS)}, I think?"
+        text = f"Thanks. Now about {rng.choice(topics)} of order ORD-{5000 + turn}: {rng.choice(REASONS)}, I think?"
 
         if turn == 0:
             text = (
@@ -207,31 +203,31 @@ async def support() -> None:
 
 
 async def research() -> None:
-    """A lead who sends three researchers out at once, four times, and an editor who reads what they bring."""
+    """A research crew: a lead starts three parallel researchers four times; an editor reads their results."""
     areas = ["markets", "patents", "regulation"]
 
-    # The branches run at the same time: each throws dice of its own, or their order would show in the result.
+    # Parallel branches use separate generators; otherwise the result would depend on their order.
 
     @tool(effect="read")
     def fetch(url: str) -> str:
         """Fetch a page."""
-        dice = random.Random(url)
+        rng = random.Random(url)
         facts = [
-            f"In {dice.randint(2010, 2025)} {dice.choice(MODULES)} grew by {dice.randint(10, 400) / 10} %, "
-            f"says report R-{dice.randint(1000, 9999)}."
+            f"In {rng.randint(2010, 2025)} {rng.choice(MODULES)} grew by {rng.randint(10, 400) / 10} %, "
+            f"says report R-{rng.randint(1000, 9999)}."
             for _ in range(9)
         ]
         return f"{url}\n" + "\n".join(facts)
 
     def researcher(area: str) -> Agent:
         def work(request: ModelRequest) -> Any:
-            dice = random.Random(f"{request.run_id} {request.turn}")
+            rng = random.Random(f"{request.run_id} {request.turn}")
 
             if request.turn < 24:
-                return call("fetch", url=f"https://example.org/{area}/{dice.randint(100, 999)}")
+                return call("fetch", url=f"https://example.org/{area}/{rng.randint(100, 999)}")
 
-            found = " ".join(f"R-{dice.randint(1000, 9999)} supports it." for _ in range(8))
-            return f"On {area}: {dice.choice(REASONS)}. {found}"
+            found = " ".join(f"R-{rng.randint(1000, 9999)} supports it." for _ in range(8))
+            return f"On {area}: {rng.choice(REASONS)}. {found}"
 
         return Agent(area, model=ScriptedProvider(work), tools=[fetch])
 
@@ -260,7 +256,7 @@ async def research() -> None:
 
 
 async def main() -> None:
-    """All three."""
+    """Write all three transcripts."""
     await coding()
     await support()
     await research()
