@@ -1,10 +1,11 @@
-"""Who works, and where the work may go: agents, handoffs, routes, parallel groups, and the crew."""
+"""Agents, handoffs, routes, parallel groups, and the crew that they form."""
 
 from crew.agents.agent import (
     Agent,
     AgentTool,
     Handoff,
     HandoffFilter,
+    HandoffMode,
     OnError,
     Parallel,
     Quorum,
@@ -21,6 +22,7 @@ __all__ = [
     "Crew",
     "Handoff",
     "HandoffFilter",
+    "HandoffMode",
     "OnError",
     "Parallel",
     "Quorum",

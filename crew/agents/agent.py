@@ -1,16 +1,17 @@
-"""Agents, groups, and the ways by which work goes from one to another."""
+"""Agents, parallel groups, and the handoffs and routes between them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel
 
 from crew.errors import DefinitionError
 from crew.interfaces import ModelSettings, Policy, Provider, ToolSpec
 from crew.messages import Message
+from crew.settings import PositiveInt, Seconds, setting_problems
 from crew.tools.tool import Tool, tool
 
 HandoffMode = Literal["full", "text_only", "last", "none"]
@@ -20,9 +21,9 @@ HandoffFilter = HandoffMode | Callable[[tuple[Message, ...]], Sequence[Message]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quorum:
-    """A parallel group goes on as soon as `n` branches succeeded, and fails when that can't be reached any more."""
+    """A parallel group continues as soon as `n` branches succeed, and fails when fewer than `n` can still succeed."""
 
-    n: int = field(kw_only=False)
+    n: PositiveInt = field(kw_only=False)
 
 
 OnError = Literal["collect", "fail_fast", "first_success"] | Quorum
@@ -30,12 +31,16 @@ OnError = Literal["collect", "fail_fast", "first_success"] | Quorum
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Agent:
-    """Who works: instructions, a model, tools, and where the work may go from here."""
+    """Instructions, a model, tools, and the agents and groups that may continue the run.
+
+    `then` continues after a plain reply, `routes` after a reply with a signal, `handoffs` when the model calls one.
+    `wait_for_signal` pauses for the user after a reply without a signal. `backup` answers if `model` is unavailable.
+    """
 
     name: str = field(kw_only=False)
     instructions: str = ""
     model: str | Provider = ""
-    tools: Sequence[Tool | AgentTool | Callable[..., Any]] = ()
+    tools: Sequence[Tool | AgentTool | Callable[..., object]] = ()
     handoffs: Sequence[Agent | Parallel | Handoff | str] = ()
     routes: Sequence[Route] = ()
     then: Agent | Parallel | str | None = None
@@ -44,41 +49,38 @@ class Agent:
     backup: str | Provider | None = None
     settings: ModelSettings = field(default_factory=ModelSettings)
     history: str | Policy | None = None
-    max_input_tokens: int | None = None
+    max_input_tokens: PositiveInt | None = None
     sanitize_output: bool | None = None
     description: str = ""
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name} must be a list, not {type(given).__name__}"
-            for name in ("tools", "handoffs", "routes")
-            if isinstance(given := getattr(self, name), str | Mapping) or not isinstance(given, Iterable)
-        ]
-
-        said: object = self.instructions
-
-        if not isinstance(said, str):
-            problems.append(f"instructions must be a text, not {said!r}")
+        lists: dict[str, object] = {"tools": self.tools, "handoffs": self.handoffs, "routes": self.routes}
+        problems = setting_problems(self)
+        problems.extend(
+            f"{name} must be a list, not {type(value).__name__}"
+            for name, value in lists.items()
+            if isinstance(value, str | Mapping) or not isinstance(value, Iterable)
+        )
 
         if problems:
             raise DefinitionError(f"Agent {self.name!r}", problems)
 
-        made = tuple(given if isinstance(given, Tool | AgentTool) else tool(given) for given in self.tools)
-        object.__setattr__(self, "tools", made)
+        tools = tuple(item if isinstance(item, Tool | AgentTool) else tool(item) for item in self.tools)
+        object.__setattr__(self, "tools", tools)
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> AgentTool:
-        """This agent as a tool of another one: it is asked, works, and its answer is the call's result."""
+        """This agent as a tool of another agent: it runs on the request of the call, and its answer is the result."""
         return AgentTool(agent=self, name=name or f"ask_{self.name}", description=description or self.purpose)
 
     @property
     def purpose(self) -> str:
-        """What other agents are told of this one."""
+        """How this agent is described to the models of other agents."""
         return self.description or self.instructions.strip().split("\n")[0][:200] or f"The agent {self.name}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AgentTool:
-    """An agent that is called and returns; execution runs it as a run of its own."""
+    """An agent that another agent calls as a tool; each call is a child run."""
 
     agent: Agent
     name: str
@@ -86,7 +88,7 @@ class AgentTool:
 
     @property
     def spec(self) -> ToolSpec:
-        request = {"type": "string", "description": "What the agent shall do, with everything that it needs to know."}
+        request = {"type": "string", "description": "The task of the agent, with all the information that it needs."}
         schema = {"type": "object", "properties": {"request": request}, "required": ["request"]}
         return ToolSpec(
             name=self.name, description=self.description, parameters=schema | {"additionalProperties": False}
@@ -95,7 +97,7 @@ class AgentTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A signal in an agent's plain reply, and where it leads; `to=None` ends the run."""
+    """Continues with `to` when a reply without tool calls contains the signal; `to=None` ends the run."""
 
     signal: str = field(kw_only=False)
     to: Agent | Parallel | str | None
@@ -107,14 +109,14 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parallel:
-    """Agents that work at the same time on the same history; their results join in declared order."""
+    """Agents that run concurrently on the same history; their results are joined in declared order."""
 
     name: str = field(kw_only=False)
     branches: Sequence[Agent | str]
     then: Agent | Parallel | str | None = None
     on_error: OnError = "collect"
-    timeout: float | None = None
-    max_concurrency: int | None = None
+    timeout: Seconds | None = None
+    max_concurrency: PositiveInt | None = None
 
     @property
     def branch_names(self) -> tuple[str, ...]:
@@ -123,7 +125,7 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handoff:
-    """An agent or group that the model may hand the work to, and what of the history crosses."""
+    """An agent or group that the model may transfer the conversation to, and which messages the target sees."""
 
     to: Agent | Parallel | str
     history: HandoffFilter = "full"
@@ -141,15 +143,15 @@ class Handoff:
 def handoff(
     to: Agent | Parallel | str, *, history: HandoffFilter = "full", payload: type[BaseModel] | None = None
 ) -> Handoff:
-    """A handoff with a filter for what crosses, or with a payload that the model must fill in."""
+    """A handoff that filters the history for its target, or has a payload that the model must fill in."""
     return Handoff(to=to, history=history, payload=payload)
 
 
 def node_name(node: Agent | Parallel | str) -> str:
-    """The name of an agent or group that may be given by name."""
+    """The name of an agent or group, which may be referred to by its name."""
     return node if isinstance(node, str) else node.name
 
 
 def agent_handoffs(agent: Agent) -> tuple[Handoff, ...]:
-    """The agent's handoffs, the plain ones included."""
-    return tuple(h if isinstance(h, Handoff) else Handoff(to=h) for h in agent.handoffs)
+    """The agent's handoffs, including those given as an agent, a group or a name."""
+    return tuple(item if isinstance(item, Handoff) else Handoff(to=item) for item in agent.handoffs)

@@ -101,16 +101,6 @@ def check_windows(plan: Plan) -> None:
     problems: list[str] = []
 
     for name, agent in plan.agents.items():
-        if agent.max_input_tokens is not None and (
-            not isinstance(agent.max_input_tokens, int)
-            or isinstance(agent.max_input_tokens, bool)
-            or agent.max_input_tokens < 1
-        ):
-            problems.append(
-                f"agent {name!r}: max_input_tokens must be a positive integer, not {agent.max_input_tokens!r}"
-            )
-            continue
-
         tokens = plan.toolkits[name].overhead_tokens
         window, source = (
             resolve_window(agent, agent.model)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+from crew.agents.agent import HandoffFilter
 from crew.history.history import History
 from crew.history.tokens import estimate_message_tokens
 from crew.interfaces import HistoryEntry
@@ -22,8 +23,6 @@ from crew.messages import (
     message_size,
     without_calls,
 )
-
-Filter = Literal["full", "text_only", "last", "none"] | Callable[[tuple[Message, ...]], Sequence[Message]]
 
 MARKER_TOKENS = 14
 MARKER_POSITION = -1
@@ -65,7 +64,7 @@ class View:
 # ------------------------------------------------------------------------------------------------ what crosses
 
 
-def apply_handoff(view: View, history: History, at: int, what: Filter) -> View:
+def apply_handoff(view: View, history: History, at: int, what: HandoffFilter) -> View:
     """The view of an agent that takes over: what crosses of the messages before the position `at` is fixed here."""
     moved = "handoff" if view.last_request else view.moved_by
 
@@ -83,7 +82,7 @@ def apply_handoff(view: View, history: History, at: int, what: Filter) -> View:
     )
 
 
-def _handed_over(before: list[HistoryEntry], what: Filter) -> tuple[list[int], list[int]]:
+def _handed_over(before: list[HistoryEntry], what: HandoffFilter) -> tuple[list[int], list[int]]:
     match what:
         case "last":
             spans = group_spans([entry.message for entry in before])

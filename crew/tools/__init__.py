@@ -1,4 +1,4 @@
-"""What an agent may do: functions that became tools, their schemas, and what they are handed."""
+"""Tools: functions that models can call, their schemas, and the context that they receive."""
 
 from crew.tools.context import Context
 from crew.tools.recall import recall

@@ -1,10 +1,10 @@
-"""What a tool may know of the run that calls it."""
+"""`Context`: the run that calls a tool, as the tool sees it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from crew.messages import Message, Usage
 
@@ -13,9 +13,9 @@ Deps = TypeVar("Deps")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(Generic[Deps]):
-    """Handed to a tool that has a parameter annotated with it; the model never sees that parameter.
+    """Passed to a tool that has a parameter annotated with it. The model does not see that parameter.
 
-    `emit` shows progress to whoever watches the run. `transcript` is the conversation so far.
+    `emit` sends progress to the observers of the run. `transcript` is the conversation so far.
     """
 
     deps: Deps
@@ -23,5 +23,5 @@ class Context(Generic[Deps]):
     agent: str
     call_id: str
     usage: Usage
-    emit: Callable[[Any], None]
+    emit: Callable[[object], None]
     transcript: Sequence[Message] = ()

@@ -1,4 +1,4 @@
-"""`recall`: an agent reads back what is no longer shown to it."""
+"""`recall`: a tool that reads earlier messages which are no longer in the view."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ async def recall(context: Context[Any], ids: list[str] | None = None, words: str
 
     Args:
         ids: The ids of messages, summaries or tool calls to read in full.
-        words: Words, numbers or names to look for; the messages that hold most of them are found, with their ids.
+        words: Words, numbers or names to search for. Returns the messages that contain most of them, with their ids.
     """
-    told = [message for message in context.transcript if not isinstance(message, SystemMessage)]
+    messages = [message for message in context.transcript if not isinstance(message, SystemMessage)]
 
     if ids:
-        found = [*_find_by_id(told, ids)]
+        found = [*_find_by_id(messages, ids)]
     elif words.strip():
-        found = _find_by_words(told, words)
+        found = _find_by_words(messages, words)
     else:
-        return "Give ids, or words to look for."
+        return "Give ids, or words to search for."
 
     if not found:
-        return "Nothing in this conversation matches. Try other words."
+        return "No message of this conversation matches. Try other words."
 
     shown = found[:MAX_RESULTS]
-    share = max(MIN_CHARS_PER_RESULT, MAX_CHARS // len(shown) - 80)
-    parts = [f"[{id}]\n{truncate_middle(text, share)}" for id, text in shown]
+    max_chars = max(MIN_CHARS_PER_RESULT, MAX_CHARS // len(shown) - 80)
+    parts = [f"[{id}]\n{truncate_middle(text, max_chars)}" for id, text in shown]
     more = f"\n\n[{len(found) - MAX_RESULTS} more match; use more words.]" if len(found) > MAX_RESULTS else ""
     return "\n\n".join(parts) + more
 
 
-def _find_by_id(told: Sequence[Message], ids: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Messages by their ids, results by those of their calls, and under a summary's id what it stands for."""
+def _find_by_id(messages: Sequence[Message], ids: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Messages by their ids, tool results by the ids of their calls, and the messages that a summary covers."""
     wanted = set(ids)
-    covered = {id for m in told if isinstance(m, SummaryMessage) and m.id in wanted for id in m.covers}
+    covered = {id for m in messages if isinstance(m, SummaryMessage) and m.id in wanted for id in m.covers}
 
-    for message in told:
+    for message in messages:
         if message.id in wanted or message.id in covered:
             yield message.id, _message_text(message)
         elif isinstance(message, ToolMessage):
@@ -58,12 +58,12 @@ def _find_by_id(told: Sequence[Message], ids: Sequence[str]) -> Iterator[tuple[s
                     yield result.call_id, f"{result.name}: {result.text}"
 
 
-def _find_by_words(told: Sequence[Message], words: str) -> list[tuple[str, str]]:
-    """What holds most of the words; the newest first among equals. Summaries and recalled copies don't count."""
+def _find_by_words(messages: Sequence[Message], words: str) -> list[tuple[str, str]]:
+    """The messages that contain most of the words; equal ones newest first. Skips summaries and recalled copies."""
     wanted = {word.casefold() for word in _WORD.findall(words)}
     ranked: list[tuple[int, int, Message]] = []
 
-    for index, message in enumerate(told):
+    for index, message in enumerate(messages):
         if isinstance(message, SummaryMessage) or _is_recall(message):
             continue
 
@@ -75,7 +75,7 @@ def _find_by_words(told: Sequence[Message], words: str) -> list[tuple[str, str]]
 
     ranked.sort(key=lambda entry: entry[:2])
     best = ranked[0][0] if ranked else 0
-    # A message with half as many of the words as the best one is hardly what was meant.
+    # A message with less than half as many of the words as the best one is not relevant.
     return [(message.id, _message_text(message)) for score, _, message in ranked if score * 2 <= best]
 
 

@@ -1,9 +1,9 @@
-"""From a function's signature and docstring to what the model is told, and from its arguments back to values."""
+"""Builds a tool's JSON schema from its signature and docstring, and parses the model's arguments."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_origin
 
@@ -17,26 +17,26 @@ from crew.tools.context import Context
 
 
 class InvalidArguments(ValueError):
-    """The model's arguments do not fit; the text is for the model."""
+    """The model's arguments do not match the schema; the text is sent to the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What a function takes: from the model, and from us."""
+    """The parameters of a function: those that the model fills in, and the one that receives the context."""
 
     spec: ToolSpec
     arguments_model: type[BaseModel]
     parameter_names: tuple[str, ...]
     context_parameter: str | None
 
-    def parse_arguments(self, arguments: str) -> dict[str, Any]:
-        """Keyword arguments out of the model's JSON text, or `ArgumentsRefused` in words for the model."""
+    def parse_arguments(self, arguments: str) -> dict[str, object]:
+        """Keyword arguments from the model's JSON text. Raises `InvalidArguments`."""
         try:
             parsed = self.arguments_model.model_validate_json(arguments.strip() or "{}")
         except ValidationError as error:
             raise InvalidArguments(_explain(error)) from error
 
-        # What the model left out is left out of the call too: the function's own default applies.
+        # Parameters that the model left out are not passed: the function's default applies.
         return {
             name: getattr(parsed, f"a{i}")
             for i, name in enumerate(self.parameter_names)
@@ -44,15 +44,14 @@ class Signature:
         }
 
 
-def read_signature(function: Callable[..., Any], name: str, description: str | None) -> Signature:
-    """Read a function once."""
+def read_signature(function: Callable[..., object], name: str, description: str | None) -> Signature:
     try:
         parameters = inspect.signature(function, eval_str=True).parameters
     except (NameError, TypeError, ValueError) as error:
-        raise DefinitionError(f"Tool {name!r}", f"its signature can't be read: {error}") from error
+        raise DefinitionError(f"Tool {name!r}", f"the signature can't be read: {error}") from error
 
     doc = docstring_parser.parse(inspect.getdoc(function) or "")
-    told = {param.arg_name: param.description for param in doc.params}
+    descriptions = {param.arg_name: param.description for param in doc.params}
     context: str | None = None
     fields: dict[str, Any] = {}
     names: list[str] = []
@@ -63,23 +62,22 @@ def read_signature(function: Callable[..., Any], name: str, description: str | N
             continue
 
         # Fields have neutral names and the real ones as aliases: `json`, `copy` or `_x` would collide with pydantic's.
-        fields[f"a{len(names)}"] = _field(parameter, told.get(parameter.name), name)
+        fields[f"a{len(names)}"] = _field(parameter, descriptions.get(parameter.name), name)
         names.append(parameter.name)
 
     model, schema = _arguments_model(name, fields)
-    words = (
-        description
-        if description is not None
-        else "\n\n".join(filter(None, (doc.short_description, doc.long_description)))
-    )
-    spec = ToolSpec(name=name, description=words, parameters=schema)
+
+    if description is None:
+        description = "\n\n".join(filter(None, (doc.short_description, doc.long_description)))
+
+    spec = ToolSpec(name=name, description=description, parameters=schema)
     return Signature(spec=spec, arguments_model=model, parameter_names=tuple(names), context_parameter=context)
 
 
-def _field(parameter: inspect.Parameter, description: str | None, tool: str) -> tuple[Any, Any]:
+def _field(parameter: inspect.Parameter, description: str | None, tool: str) -> tuple[object, object]:
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
         raise DefinitionError(
-            f"Tool {tool!r}", f"the parameter {str(parameter)!r} can't be named by a model; give each parameter a name"
+            f"Tool {tool!r}", f"a model can't pass the parameter {str(parameter)!r}; declare each parameter by name"
         )
 
     annotation = Any if parameter.annotation is parameter.empty else parameter.annotation
@@ -87,7 +85,7 @@ def _field(parameter: inspect.Parameter, description: str | None, tool: str) -> 
     return annotation, Field(default, alias=parameter.name, description=description)
 
 
-def _arguments_model(name: str, fields: dict[str, Any]) -> tuple[type[BaseModel], dict[str, Any]]:
+def _arguments_model(name: str, fields: dict[str, Any]) -> tuple[type[BaseModel], dict[str, object]]:
     try:
         model: type[BaseModel] = create_model(
             name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
@@ -95,21 +93,25 @@ def _arguments_model(name: str, fields: dict[str, Any]) -> tuple[type[BaseModel]
         return model, _without_titles(model.model_json_schema())
     except (PydanticUserError, PydanticSchemaGenerationError, PydanticInvalidForJsonSchema) as error:
         first = str(error).splitlines()[0]
-        raise DefinitionError(f"Tool {name!r}", f"a parameter has a type without a JSON schema: {first}") from error
+        raise DefinitionError(f"Tool {name!r}", f"the type of a parameter has no JSON schema: {first}") from error
 
 
-def _without_titles(schema: Any) -> Any:
-    """The schema without the titles that pydantic makes up: they cost tokens and say nothing."""
-    if isinstance(schema, dict):
-        return {
-            key: {name: _without_titles(sub) for name, sub in value.items()}
-            if key in ("properties", "$defs")
-            else _without_titles(value)
-            for key, value in schema.items()
-            if not (key == "title" and isinstance(value, str))
-        }
+def _without_titles(schema: Mapping[str, object]) -> dict[str, object]:
+    """The schema without the titles that pydantic generates: they cost tokens and add no information."""
+    return {
+        key: {name: _strip_titles(part) for name, part in value.items()}
+        if key in ("properties", "$defs") and isinstance(value, Mapping)
+        else _strip_titles(value)
+        for key, value in schema.items()
+        if not (key == "title" and isinstance(value, str))
+    }
 
-    return [_without_titles(item) for item in schema] if isinstance(schema, list) else schema
+
+def _strip_titles(value: object) -> object:
+    if isinstance(value, Mapping):
+        return _without_titles(value)
+
+    return [_strip_titles(item) for item in value] if isinstance(value, list) else value
 
 
 def _explain(error: ValidationError) -> str:
@@ -120,11 +122,8 @@ def _explain(error: ValidationError) -> str:
         got = "" if found["type"] in ("missing", "json_invalid") else f" (got {_abbreviate(found['input'])})"
         problems.append(f"{where}: {found['msg']}{got}" if where else f"{found['msg']}{got}")
 
-    return (
-        "The arguments are not valid: "
-        + "; ".join(problems[:20])
-        + ". Call it again with arguments that fit its schema."
-    )
+    listed = "; ".join(problems[:20])
+    return f"The arguments are not valid: {listed}. Call the tool again with arguments that match its schema."
 
 
 def _abbreviate(value: object) -> str:

@@ -36,10 +36,10 @@ def groups(*made: Parallel) -> Callable[[], Crew]:
 
 
 PROBLEMS: dict[str, tuple[Callable[[], object], str]] = {
-    "no agents": (lambda: Crew("c", agents=[]), "no agents"),
-    "not an agent": (lambda: Crew("c", agents=["a"]), "agents[0] must be of type Agent, not 'a'"),
-    "not a group": (lambda: Crew("c", agents=[agent("a")], groups=[agent("b")]), "groups[0] must be of type Parallel"),
-    "no name": (lambda: Crew("c", agents=[Agent(None, model=MODEL)]), "must have a text as its name"),
+    "no agents": (lambda: Crew("c", agents=[]), "agents is empty"),
+    "not an agent": (lambda: Crew("c", agents=["a"]), "agents[0] must be an Agent, not 'a'"),
+    "not a group": (lambda: Crew("c", agents=[agent("a")], groups=[agent("b")]), "groups[0] must be a Parallel"),
+    "no name": (lambda: Crew("c", agents=[Agent(None, model=MODEL)]), "name must be a string, not None"),
     "bad name": (lambda: Crew("c", agents=[agent("a b")]), "the name 'a b' must be"),
     "unicode name": (lambda: Crew("c", agents=[agent("bílling")]), "the name 'bílling' must be"),
     "duplicate": (lambda: Crew("c", agents=[agent("a"), agent("a")]), "'a' is used 2 times"),
@@ -51,13 +51,13 @@ PROBLEMS: dict[str, tuple[Callable[[], object], str]] = {
     "unknown branch": (groups(Parallel("g", branches=["b", "x"])), "a branch of 'g' leads to 'x'"),
     "another object": (
         lambda: Crew("c", agents=[agent("a", handoffs=[agent("b")]), agent("b")]),
-        "leads to another object named 'b'",
+        "leads to a different object named 'b'",
     ),
-    "no model": (lambda: Crew("c", agents=[Agent("a")]), "agent 'a' has no model"),
-    "tool twice": (lambda: Crew("c", agents=[agent("a", tools=[look, look])]), "2 tools named 'look'"),
+    "no model": (lambda: Crew("c", agents=[Agent("a")]), "agent 'a': model is required"),
+    "tool twice": (lambda: Crew("c", agents=[agent("a", tools=[look, look])]), "2 tools are named 'look'"),
     "tool and handoff": (
         lambda: Crew("c", agents=[agent("a", tools=[not_a_handoff], handoffs=["b"]), agent("b")]),
-        "a tool clashes with a handoff",
+        "a tool and a handoff have it",
     ),
     "handoff twice": (lambda: Crew("c", agents=[agent("a", handoffs=["b", "b"]), agent("b")]), "'transfer_to_b'"),
     "long name": (lambda: Crew("c", agents=[agent("a", handoffs=["b" * 60]), agent("b" * 60)]), "must be 1–64"),
@@ -67,17 +67,29 @@ PROBLEMS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "bad payload": (
         lambda: Crew("c", agents=[agent("a", handoffs=[handoff("b", payload=dict)]), agent("b")]),
-        "payload= of a handoff must be a pydantic model",
+        "payload= of a handoff must be a subclass of pydantic.BaseModel",
     ),
-    "blank signal": (lambda: Crew("c", agents=[agent("a", routes=[Route(" ", to=None)])]), "a blank signal ' '"),
+    "blank signal": (
+        lambda: Crew("c", agents=[agent("a", routes=[Route(" ", to=None)])]),
+        "must not be blank, but is ' '",
+    ),
     "route twice": (
         lambda: Crew("c", agents=[agent("a", routes=[Route("[X]", to=None), Route("[X]", to="a")])]),
-        "2 routes for '[X]'",
+        "2 routes have the signal '[X]'",
     ),
-    "empty group": (groups(Parallel("g", branches=[])), "group 'g' has no branches"),
-    "group as branch": (groups(Parallel("g", branches=["b"]), Parallel("h", branches=["g"])), "a branch is an agent"),
-    "quorum too high": (groups(Parallel("g", branches=["b"], on_error=Quorum(2))), "Quorum(2) must be 1–1"),
-    "quorum zero": (groups(Parallel("g", branches=["b"], on_error=Quorum(0))), "Quorum(0) must be 1–1"),
+    "empty group": (groups(Parallel("g", branches=[])), "group 'g': branches is empty"),
+    "group as branch": (
+        groups(Parallel("g", branches=["b"]), Parallel("h", branches=["g"])),
+        "a branch must be an agent",
+    ),
+    "quorum too high": (
+        groups(Parallel("g", branches=["b"], on_error=Quorum(2))),
+        "on_error=Quorum(2) must be at most 1",
+    ),
+    "quorum zero": (
+        groups(Parallel("g", branches=["b"], on_error=Quorum(0))),
+        "on_error=Quorum(0): n must be a positive integer",
+    ),
     "bad policy": (groups(Parallel("g", branches=["b"], on_error="ignore")), "on_error must be"),
     "bad timeout": (groups(Parallel("g", branches=["b"], timeout=0)), "timeout must be"),
     "timeout in words": (groups(Parallel("g", branches=["b"], timeout="1 s")), "timeout must be"),
@@ -87,27 +99,30 @@ PROBLEMS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Crew("c", agents=[agent("a")], groups=[Parallel("g", branches=["a"])]),
         "'g' can't be reached",
     ),
-    "then to oneself": (lambda: Crew("c", agents=[agent("a", then="a")]), "then goes round without an exit: a → a"),
+    "then to oneself": (lambda: Crew("c", agents=[agent("a", then="a")]), "then forms an endless cycle: a → a"),
     "then in a circle": (
         lambda: Crew("c", agents=[agent("a", then="b"), agent("b", then="a")]),
-        "then goes round without an exit: a → b → a",
+        "then forms an endless cycle: a → b → a",
     ),
     "circle through a group": (
         lambda: Crew("c", agents=[agent("a", then="g"), agent("b")], groups=[Parallel("g", branches=["b"], then="a")]),
-        "then goes round without an exit: a → g → a",
+        "then forms an endless cycle: a → g → a",
     ),
-    "called agent without model": (lambda: Crew("c", agents=[agent("a", tools=[Agent("b").as_tool()])]), "'b' has no"),
+    "called agent without model": (
+        lambda: Crew("c", agents=[agent("a", tools=[Agent("b").as_tool()])]),
+        "agent 'b': model is required",
+    ),
     "called agent hands over": (
         lambda: Crew("c", agents=[agent("a", tools=[agent("b", handoffs=["x"]).as_tool()])]),
         "a handoff of 'b' leads to 'x'",
     ),
     "called agent with a taken name": (
         lambda: Crew("c", agents=[agent("a", tools=[agent("a").as_tool()])]),
-        "the name 'a' of an agent that serves as a tool is another one's too",
+        "the name 'a' of an agent used as a tool is already taken",
     ),
     "two called agents of one name": (
         lambda: Crew("c", agents=[agent("a", tools=[agent("b").as_tool(), agent("b").as_tool("second")])]),
-        "the name 'b' of an agent that serves as a tool",
+        "the name 'b' of an agent used as a tool",
     ),
 }
 

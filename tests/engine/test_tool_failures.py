@@ -177,7 +177,7 @@ async def results(*calls: Any, tools: Any = TOOLS, **options: Any) -> tuple[Tool
         ("times_out_by_itself", "TimeoutError: the server did not answer"),
         ("no_json", "Circle"),
         ("circular", "Circular reference"),
-        ("endless", "generator is no result"),
+        ("endless", "generator can't be sent to a model"),
     ],
 )
 async def test_a_tool_that_fails_is_told_to_the_model(name: str, told: str) -> None:

@@ -114,4 +114,4 @@ async def test_recall_says_what_it_needs_and_when_it_finds_nothing() -> None:
 
     await CrewExecutor(Agent("a", model=ScriptedProvider(say), tools=[recall])).execute("Remember?")
     assert "Give ids" in texts[0]
-    assert all("Nothing" in text for text in texts[1:])
+    assert all("No message" in text for text in texts[1:])

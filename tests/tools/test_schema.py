@@ -262,7 +262,7 @@ threading_lock = type("Lock", (), {})
         (lambda: tool(unreadable), "Nowhere"),
         (lambda: tool(starred), r"\*names"),
         (lambda: tool(double_starred), r"\*\*names"),
-        (lambda: tool(positional), "can't be named"),
+        (lambda: tool(positional), "can't pass the parameter"),
         (lambda: tool(without_schema), "JSON schema"),
         (lambda: tool(lambda n: n), "name="),
         (lambda: tool(Shelf()), "name="),

@@ -147,7 +147,7 @@ async def test_approval_may_depend_on_the_arguments() -> None:
     async def slow(to: str) -> bool:
         return True
 
-    with pytest.raises(DefinitionError, match="plain function"):
+    with pytest.raises(DefinitionError, match="synchronous function"):
         Office(slow)
 
 

@@ -248,7 +248,7 @@ def test_instructions_that_fill_the_window_fail_when_the_executor_is_built() -> 
     with pytest.raises(DefinitionError, match="80% of its window of 8192"):
         CrewExecutor(Agent("a", instructions="word " * 9_000, model=registered))
 
-    with pytest.raises(DefinitionError, match="max_input_tokens must be a positive integer, not 0"):
+    with pytest.raises(DefinitionError, match="max_input_tokens must be a positive integer such as 50, not 0"):
         CrewExecutor(Agent("a", model=registered, max_input_tokens=0))
 
     CrewExecutor(Agent("a", instructions="word " * 200_000, model=ScriptedProvider("x")))

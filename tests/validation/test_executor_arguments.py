@@ -66,11 +66,11 @@ class Waits:
         (lambda: CrewExecutor(Agent("a", model=any_(5))), "model must be a name such as .* not 5"),
         (lambda: CrewExecutor(Agent("a", model=any_(ScriptedProvider))), "model must be a name .* not <class"),
         (lambda: CrewExecutor(Agent("a", model=MODEL, backup=any_(7))), "backup must be a name .* not 7"),
-        (lambda: Crew("c", agents=[Agent("a", model=MODEL, output=any_("x"))]), "output must be a class .* not 'x'"),
+        (lambda: Crew("c", agents=[Agent("a", model=MODEL, output=any_("x"))]), "output must be a subclass .* not 'x'"),
         (lambda: Agent("a", model=MODEL, tools=any_(recall)), "tools must be a list, not Tool"),
         (lambda: Agent("a", model=MODEL, handoffs="b"), "handoffs must be a list, not str"),
         (lambda: Agent("a", model=MODEL, routes=any_({"[B]": "b"})), "routes must be a list, not dict"),
-        (lambda: Agent("a", model=MODEL, instructions=any_(5)), "instructions must be a text, not 5"),
+        (lambda: Agent("a", model=MODEL, instructions=any_(5)), "instructions must be a string, not 5"),
         (lambda: RequestParameters(compression_strategy=any_(WholeHistory)), "compression_strategy must be"),
         (
             lambda: RequestParameters(compression_strategy=Chunked(0)),
