@@ -311,4 +311,4 @@ class CrewExecutor:
             deps=deps,
             wants_deltas=streams,
         )
-        return run, watch.trace
+        return run, watch.traceparent

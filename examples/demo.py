@@ -7,7 +7,8 @@ import asyncio
 import sys
 
 from crew import Agent, Crew, CrewExecutor, Parallel, ScriptedProvider, call, tool
-from crew.cli.terminal import event_line, usage_line
+from crew.cli.terminal import event_line
+from crew.runs.event_text import usage_text
 
 LIMIT = 12
 
@@ -79,7 +80,7 @@ async def main() -> None:
     result = events.result
     metrics = result.metrics
     print(f"\nAnswer: {result.output}")
-    print(f"Spent: {usage_line(result.usage)}")
+    print(f"Spent: {usage_text(result.usage)}")
     print(
         f"History: {metrics.messages} of at most {metrics.limit} messages, pruned {metrics.prunings} times (branches "
         f"included). The transcript has all {len(result.transcript)} messages of the crew; each branch has its own."

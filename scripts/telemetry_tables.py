@@ -1,9 +1,9 @@
-"""Rewrites the tables of docs/observability.md from crew.telemetry.names: `python scripts/telemetry_tables.py`."""
+"""Generates the tables of docs/observability.md from crew.telemetry: `python scripts/telemetry_tables.py`."""
 
 import re
 from pathlib import Path
 
-from crew.telemetry import names
+from crew.telemetry import event_table, names
 
 PAGE = Path(__file__).parent.parent / "docs" / "observability.md"
 
@@ -19,13 +19,14 @@ def tables() -> dict[str, str]:
     return {
         "spans": table(("span", "what it is"), *((f"`{name}`", text) for name, text in names.SPANS.items())),
         "attributes": table(("attribute", "meaning"), *((f"`{n}`", text) for n, text in names.ATTRIBUTES.items())),
-        "events": table(("span event", "meaning"), *((f"`{n}`", text) for n, text in names.SPAN_EVENTS.items())),
+        "events": table(("span event", "meaning"), *((f"`{n}`", text) for n, text in event_table.SPAN_EVENTS.items())),
         "metrics": table(
             ("metric", "kind", "unit", "meaning"),
             *((f"`{n}`", metric.kind, f"`{metric.unit}`", metric.description) for n, metric in names.METRICS.items()),
         ),
         "logs": table(
-            ("line", "level", "meaning"), *((f"`{n}`", level, text) for n, (level, text) in names.LOG_EVENTS.items())
+            ("line", "level", "meaning"),
+            *((f"`{n}`", level, text) for n, (level, text) in event_table.LOG_EVENTS.items()),
         ),
     }
 

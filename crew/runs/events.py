@@ -1,9 +1,9 @@
-"""What every event says."""
+"""The events of a run: what happened, recorded in order, stored with the state, and delivered to observers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator
 
@@ -11,57 +11,188 @@ from crew.history.token_budget import TokenBudget
 from crew.messages import AssistantMessage, Manifest, Message, ToolCall, ToolResult, Usage
 from crew.runs.state import Pause
 
+Level = Literal["debug", "info", "warning", "error"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseEvent:
-    """What every event says: in which run, by which agent, as which one, when."""
+    """Every event has a run (a branch is `run/branch`), the active agent, a sequence number and a time."""
+
+    level: ClassVar[Level] = "info"
 
     run_id: str = ""
     agent: str = ""
     sequence: int = 0
     at: float = 0.0
 
+    @property
+    def severity(self) -> Level:
+        """The level of this event: `level`, unless its outcome asks for another one."""
+        return self.level
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summarised(BaseEvent):
-    """A summariser answered for these messages; or did not, and `error` says why."""
+class RunStarted(BaseEvent):
+    """A run started; the last message is its goal, those before it are the given history.
 
-    covers: tuple[str, ...]
-    text: str = ""
-    error: str = ""
+    `traceparent` is the W3C traceparent of the root span; empty if the run is not traced.
+    """
+
+    messages: tuple[Message, ...]
+    tokens: tuple[int, ...]
+    repairs: tuple[str, ...] = ()
+    token_budgets: dict[str, tuple[TokenBudget, ...]] = field(default_factory=dict)
+    traceparent: str = ""
+    kind: Literal["run_started"] = "run_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStarted(BaseEvent):
+    """An agent became active."""
+
+    kind: Literal["agent_started"] = "agent_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(BaseEvent):
+    """A request is sent to a model; the manifest lists the messages in it."""
+
+    level: ClassVar[Level] = "debug"
+    provider: str
+    model: str
+    messages: int
+    tokens_estimated: int
+    manifest: Manifest | None = None
+    kind: Literal["asked"] = "asked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta(BaseEvent):
+    """A piece of a streamed reply; not stored."""
+
+    level: ClassVar[Level] = "debug"
+    text: str
+    channel: Literal["text", "thinking", "arguments", "restart"] = "text"
+    kind: Literal["text_delta"] = "text_delta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replied(BaseEvent):
+    """A model replied; the message is complete, even if some of its tool calls are declined.
+
+    Its manifest is that of the request, with the billed tokens. `cost_saved` is the difference in dollars to a request
+    with the whole history; None if the price is unknown.
+    """
+
+    message: AssistantMessage
     usage: Usage
-    provider: str = ""
+    tokens: int
+    finish_reason: str = "stop"
     model: str = ""
-    kind: Literal["summarised"] = "summarised"
+    response_id: str = ""
+    cost_saved: float | None = 0.0
+    kind: Literal["replied"] = "replied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted(BaseEvent):
-    """A summary stands in the history for the messages that it covers; `cause` is the policy or the strategy."""
+class ReplyEmpty(BaseEvent):
+    """The reply had no text and no calls; `final` if the request had been repeated once."""
 
-    cause: str
-    summary: str
-    covers: tuple[str, ...]
-    tokens_before: int
-    tokens_after: int
-    size: int
-    limit: int | None
-    kind: Literal["compacted"] = "compacted"
+    level: ClassVar[Level] = "warning"
+    outcome: Literal["asked_again", "final"]
+    kind: Literal["reply_empty"] = "reply_empty"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionFailed(BaseEvent):
-    """A summary came to nothing; `waiting` messages are carried over to the next attempt."""
+class Retried(BaseEvent):
+    """A request failed with a temporary error and is repeated after `wait` seconds."""
 
-    cause: str
+    level: ClassVar[Level] = "warning"
+    provider: str
+    model: str
+    attempt: int
     reason: str
-    pending_messages: int
-    kind: Literal["compaction_failed"] = "compaction_failed"
+    wait: float
+    kind: Literal["retried"] = "retried"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooLong(BaseEvent):
+    """The request exceeded the model's context window (`maximum`, if known); the view is cut further."""
+
+    level: ClassVar[Level] = "warning"
+    model: str
+    tokens: int
+    maximum: int | None
+    reason: str
+    kind: Literal["too_long"] = "too_long"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FellBack(BaseEvent):
+    """The agent switched to its backup model."""
+
+    level: ClassVar[Level] = "warning"
+    model: str
+    backup: str
+    reason: str
+    kind: Literal["fell_back"] = "fell_back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallHeld(BaseEvent):
+    """A tool call waits for approval."""
+
+    call_id: str
+    kind: Literal["call_held"] = "call_held"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsStarted(BaseEvent):
+    """Tool calls start. Committed before they do, so that after a crash the calls in doubt are known."""
+
+    level: ClassVar[Level] = "debug"
+    calls: tuple[ToolCall, ...]
+    kind: Literal["tools_started"] = "tools_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolProgress(BaseEvent):
+    """Data that a running tool emitted; not stored."""
+
+    level: ClassVar[Level] = "debug"
+    call_id: str
+    data: Any
+    kind: Literal["tool_progress"] = "tool_progress"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolReturned(BaseEvent):
+    """A tool call has its result."""
+
+    result: ToolResult
+    tokens: int
+    seconds: float = 0.0
+    kind: Literal["tool_returned"] = "tool_returned"
+
+    @property
+    def severity(self) -> Level:
+        return "warning" if self.result.outcome == "error" else self.level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallsDeclined(BaseEvent):
+    """A reply had more tool calls than are accepted."""
+
+    level: ClassVar[Level] = "warning"
+    calls: tuple[str, ...]
+    accepted: int
+    kind: Literal["calls_declined"] = "calls_declined"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOff(BaseEvent):
-    """The work goes to another agent or group."""
+    """The agent handed control to another agent or group."""
 
     target: str
     call_id: str
@@ -70,7 +201,7 @@ class HandedOff(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed(BaseEvent):
-    """A signal, or `then`, sends the work on; no target: the run ends."""
+    """A signal in the reply, or `then`, selected the next agent; without a target the run ends."""
 
     signal: str
     target: str | None
@@ -79,7 +210,7 @@ class Routed(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchStarted(BaseEvent):
-    """A branch of a group, or an agent called as a tool, begins as a run of its own."""
+    """A branch of a parallel group, or an agent called as a tool, started as a child run."""
 
     branch: str
     group: str = ""
@@ -89,7 +220,7 @@ class BranchStarted(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchFinished(BaseEvent):
-    """A branch, or an agent called as a tool, has ended."""
+    """A branch, or an agent called as a tool, ended."""
 
     branch: str
     outcome: str
@@ -97,11 +228,16 @@ class BranchFinished(BaseEvent):
     group: str = ""
     kind: Literal["branch_finished"] = "branch_finished"
 
+    @property
+    def severity(self) -> Level:
+        return "warning" if self.outcome == "failed" else self.level
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchTimedOut(BaseEvent):
-    """The group's time is over; what has not ended by now has failed."""
+    """The time limit of a group expired; its unfinished branches fail."""
 
+    level: ClassVar[Level] = "warning"
     group: str
     seconds: float
     kind: Literal["branch_timed_out"] = "branch_timed_out"
@@ -109,7 +245,7 @@ class BranchTimedOut(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPruned(BaseEvent):
-    """Messages left the history, or one agent's view of it, or are masked there; they stay in the transcript."""
+    """Messages were evicted from the history or from one agent's view, or masked there; the transcript keeps them."""
 
     policy: str
     reason: str
@@ -126,134 +262,74 @@ class HistoryPruned(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRepaired(BaseEvent):
-    """A history that came in broken was mended."""
+    """An invalid history was repaired: the given one (`input`), or the messages of one request (`view`)."""
 
+    level: ClassVar[Level] = "warning"
     changes: tuple[str, ...]
-    where: Literal["door", "view"] = "door"
+    where: Literal["input", "view"] = "input"
     kind: Literal["history_repaired"] = "history_repaired"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentStarted(BaseEvent):
-    """An agent takes over."""
+class Summarised(BaseEvent):
+    """The summarizer answered for the messages that `covers` names, or failed with `error`."""
 
-    kind: Literal["agent_started"] = "agent_started"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(BaseEvent):
-    """A model is asked; the manifest tells what it gets to see."""
-
-    provider: str
-    model: str
-    messages: int
-    tokens_estimated: int
-    manifest: Manifest | None = None
-    kind: Literal["asked"] = "asked"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextDelta(BaseEvent):
-    """A piece of a reply on its way; not stored."""
-
-    text: str
-    channel: Literal["text", "thinking", "arguments", "restart"] = "text"
-    kind: Literal["text_delta"] = "text_delta"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replied(BaseEvent):
-    """A model replied; the message is whole, also where not all of its calls are accepted.
-
-    Its manifest is that of the request, with what was billed. `saved` is what the request cost less, in dollars, than
-    it would have with everything in it; None where the price is unknown.
-    """
-
-    message: AssistantMessage
+    level: ClassVar[Level] = "debug"
+    covers: tuple[str, ...]
+    text: str = ""
+    error: str = ""
     usage: Usage
-    tokens: int
-    finish_reason: str = "stop"
+    provider: str = ""
     model: str = ""
-    response_id: str = ""
-    cost_saved: float | None = 0.0
-    kind: Literal["replied"] = "replied"
+    kind: Literal["summarised"] = "summarised"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyEmpty(BaseEvent):
-    """The reply held nothing; `final` if it had been asked once more already."""
+class Compacted(BaseEvent):
+    """A summary replaced messages in the history; `cause` is the policy or strategy that asked for it."""
 
-    outcome: Literal["asked_again", "final"]
-    kind: Literal["reply_empty"] = "reply_empty"
+    cause: str
+    summary: str
+    covers: tuple[str, ...]
+    tokens_before: int
+    tokens_after: int
+    size: int
+    limit: int | None
+    kind: Literal["compacted"] = "compacted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retried(BaseEvent):
-    """A request failed in a way that is worth another try, which is made after a wait."""
+class CompactionFailed(BaseEvent):
+    """No summary was made; `pending_messages` messages are kept for the next attempt."""
 
-    provider: str
-    model: str
-    attempt: int
+    level: ClassVar[Level] = "warning"
+    cause: str
     reason: str
-    wait: float
-    kind: Literal["retried"] = "retried"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TooLong(BaseEvent):
-    """The request outgrew the model's window; the view is cut further. `maximum` is the window, where it was named."""
-
-    model: str
-    tokens: int
-    maximum: int | None
-    reason: str
-    kind: Literal["too_long"] = "too_long"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FellBack(BaseEvent):
-    """The agent's backup model takes over."""
-
-    model: str
-    backup: str
-    reason: str
-    kind: Literal["fell_back"] = "fell_back"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStarted(BaseEvent):
-    """A run begins; the last of the messages is its goal, those before it came in as history.
-
-    `trace` is the W3C traceparent of the span under which it is traced; empty where nobody traces.
-    """
-
-    messages: tuple[Message, ...]
-    tokens: tuple[int, ...]
-    repairs: tuple[str, ...] = ()
-    token_budgets: dict[str, tuple[TokenBudget, ...]] = field(default_factory=dict)
-    traceparent: str = ""
-    kind: Literal["run_started"] = "run_started"
+    pending_messages: int
+    kind: Literal["compaction_failed"] = "compaction_failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(BaseEvent):
-    """Something that a person may want to know before it becomes a problem."""
+    """A warning to the user, such as 80 % of a limit being used."""
 
+    level: ClassVar[Level] = "warning"
     text: str
     kind: Literal["warned"] = "warned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageChanged(BaseEvent):
-    """What this run has spent so far."""
+    """The usage of the run so far."""
 
+    level: ClassVar[Level] = "debug"
     usage: Usage
     kind: Literal["usage_changed"] = "usage_changed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused(BaseEvent):
-    """The run waits for a person."""
+    """The run stopped until a person answers its pauses."""
 
     pauses: tuple[Pause, ...]
     kind: Literal["paused"] = "paused"
@@ -261,7 +337,7 @@ class Paused(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed(BaseEvent):
-    """The run goes on, with these answers."""
+    """The run resumed, with the answers by pause id."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     traceparent: str = ""
@@ -270,8 +346,9 @@ class Resumed(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitReached(BaseEvent):
-    """A limit ends the run."""
+    """The run reached a limit and ends."""
 
+    level: ClassVar[Level] = "warning"
     limit: str
     value: float
     kind: Literal["limit_reached"] = "limit_reached"
@@ -279,23 +356,28 @@ class LimitReached(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled(BaseEvent):
-    """Somebody asked for the end."""
+    """The run was cancelled."""
 
     kind: Literal["cancelled"] = "cancelled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFailed(BaseEvent):
-    """A run, or a branch, can't go on."""
+    """A run or a branch failed."""
 
+    level: ClassVar[Level] = "error"
     error: str
     error_type: str = ""
     kind: Literal["run_failed"] = "run_failed"
 
+    @property
+    def severity(self) -> Level:
+        return "warning" if "/" in self.run_id else self.level
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished(BaseEvent):
-    """The last event of a run that returns."""
+    """The run returned; its last event."""
 
     stop_reason: str
     output: str
@@ -303,82 +385,10 @@ class RunFinished(BaseEvent):
     kind: Literal["run_finished"] = "run_finished"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallHeld(BaseEvent):
-    """A call waits for a person's approval."""
+ModelEvent = Asked | TextDelta | Replied | ReplyEmpty | Retried | FellBack | TooLong
+ToolEvent = CallHeld | ToolsStarted | ToolProgress | ToolReturned | CallsDeclined
+AgentEvent = AgentStarted | HandedOff | Routed | BranchStarted | BranchFinished | BranchTimedOut
+HistoryEvent = HistoryPruned | HistoryRepaired | Summarised | Compacted | CompactionFailed
+RunEvent = RunStarted | Warned | UsageChanged | Paused | Resumed | LimitReached | Cancelled | RunFailed | RunFinished
 
-    call_id: str
-    kind: Literal["call_held"] = "call_held"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsStarted(BaseEvent):
-    """Calls begin. Committed before they do, so that after a crash it is known which ones are in doubt."""
-
-    calls: tuple[ToolCall, ...]
-    kind: Literal["tools_started"] = "tools_started"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolProgress(BaseEvent):
-    """What a tool showed while it works; not stored."""
-
-    call_id: str
-    data: Any
-    kind: Literal["tool_progress"] = "tool_progress"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolReturned(BaseEvent):
-    """A call is answered."""
-
-    result: ToolResult
-    tokens: int
-    seconds: float = 0.0
-    kind: Literal["tool_returned"] = "tool_returned"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallsDeclined(BaseEvent):
-    """A reply asked for more calls than are accepted."""
-
-    calls: tuple[str, ...]
-    accepted: int
-    kind: Literal["calls_declined"] = "calls_declined"
-
-
-Event = Annotated[
-    RunStarted
-    | AgentStarted
-    | Asked
-    | TextDelta
-    | Replied
-    | ReplyEmpty
-    | Retried
-    | FellBack
-    | TooLong
-    | CallHeld
-    | ToolsStarted
-    | ToolProgress
-    | ToolReturned
-    | CallsDeclined
-    | HandedOff
-    | Routed
-    | BranchStarted
-    | BranchFinished
-    | BranchTimedOut
-    | HistoryPruned
-    | HistoryRepaired
-    | Summarised
-    | Compacted
-    | CompactionFailed
-    | Warned
-    | UsageChanged
-    | Paused
-    | Resumed
-    | LimitReached
-    | Cancelled
-    | RunFailed
-    | RunFinished,
-    Discriminator("kind"),
-]
+Event = Annotated[ModelEvent | ToolEvent | AgentEvent | HistoryEvent | RunEvent, Discriminator("kind")]

@@ -1,14 +1,15 @@
-"""What is told within a span rather than as one of its own."""
+"""How each event appears in logs and as a span event: its name there, its meaning, and its fields."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from crew.messages import Usage
 from crew.runs.events import (
     AgentStarted,
     Asked,
+    BaseEvent,
     BranchFinished,
     BranchStarted,
     BranchTimedOut,
@@ -21,6 +22,7 @@ from crew.runs.events import (
     HandedOff,
     HistoryPruned,
     HistoryRepaired,
+    Level,
     LimitReached,
     Paused,
     Replied,
@@ -39,151 +41,270 @@ from crew.runs.events import (
 )
 from crew.secrets.patterns import redact
 
-NOTES: dict[type[Any], tuple[str, Callable[[Any], dict[str, Any]]]] = {
-    Retried: ("crew.retry", lambda e: {"attempt": e.attempt, "reason": redact(e.reason), "wait": e.wait}),
-    FellBack: (
-        "crew.fallback",
-        lambda e: {"model": redact(e.model), "backup": redact(e.backup), "reason": redact(e.reason)},
-    ),
-    TooLong: ("crew.too_long", lambda e: {"model": redact(e.model), "tokens": e.tokens, "maximum": e.maximum or 0}),
-    Paused: ("crew.paused", lambda e: {"pauses": tuple(f"{p.reason} {p.id}" for p in e.pauses)}),
-    Routed: ("crew.route", lambda e: {"signal": redact(e.signal), "target": e.target or ""}),
-    CallHeld: ("crew.call_held", lambda e: {"call": redact(e.call_id)}),
-    CallsDeclined: (
-        "crew.calls_declined",
-        lambda e: {"calls": tuple(redact(name) for name in e.calls), "accepted": e.accepted},
-    ),
-    ReplyEmpty: ("crew.reply_empty", lambda e: {"outcome": e.outcome}),
-    HistoryRepaired: ("crew.history.repaired", lambda e: {"changes": tuple(redact(change) for change in e.changes)}),
-    LimitReached: ("crew.limit_reached", lambda e: {"limit": e.limit, "value": e.value}),
-    BranchTimedOut: ("crew.branch_timed_out", lambda e: {"group": e.group, "seconds": e.seconds}),
-    Warned: ("crew.warning", lambda e: {"text": redact(e.text)}),
-    Cancelled: ("crew.cancelled", lambda e: {}),
-}
-
-ON_ROOT = frozenset({"crew.paused", "crew.limit_reached", "crew.cancelled"})
-"""What is told of the whole run, whichever branch it happened in."""
-
-LogFields = dict[str, Any]
+Scalar = str | int | float
+Fields = Mapping[str, Scalar | Sequence[str] | None]
+SpanFields = Mapping[str, Scalar | Sequence[str]]
 
 
-def _usage_fields(usage: Usage) -> LogFields:
-    told: LogFields = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+class LogEntry(NamedTuple):
+    """The log line of an event: its name, its meaning in the docs, and its fields beside `text` and the ids."""
+
+    name: str
+    meaning: str
+    fields: Callable[[Any], Fields]
+
+
+class SpanEntry(NamedTuple):
+    """The span event of an event: its name, its meaning in the docs, and its attributes."""
+
+    name: str
+    meaning: str
+    fields: Callable[[Any], SpanFields]
+
+
+# ------------------------------------------------------------------------------------------------ log lines
+
+
+def _usage_fields(usage: Usage) -> dict[str, Scalar]:
+    fields: dict[str, Scalar] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
 
     if usage.cache_read_tokens:
-        told["cache_read_tokens"] = usage.cache_read_tokens
+        fields["cache_read_tokens"] = usage.cache_read_tokens
 
-    return told if usage.cost is None else told | {"cost_usd": usage.cost}
+    if usage.cost is not None:
+        fields["cost_usd"] = usage.cost
 
-
-def _reply_fields(e: Replied) -> LogFields:
-    calls = {"calls": [call.name for call in e.message.calls]} if e.message.calls else {}
-    return {"model": e.model, "finish_reason": e.finish_reason, **_usage_fields(e.usage), **calls}
+    return fields
 
 
-def _pruning_fields(e: HistoryPruned) -> LogFields:
+def _error_field(error: str) -> dict[str, str]:
+    return {"error": error} if error else {}
+
+
+def _reply_fields(event: Replied) -> Fields:
+    calls = {"calls": [call.name for call in event.message.calls]} if event.message.calls else {}
+    return {"model": event.model, "finish_reason": event.finish_reason, **_usage_fields(event.usage), **calls}
+
+
+def _retry_fields(event: Retried) -> Fields:
     return {
-        "before": e.before,
-        "after": e.after,
-        "limit": e.limit,
-        "evicted": len(e.evicted),
-        "policy": e.policy,
-        "reason": e.reason,
-        "tokens_before": e.tokens_before,
-        "tokens_after": e.tokens_after,
-        "where": e.where,
-        **({"masked": len(e.masked)} if e.masked else {}),
+        "provider": event.provider,
+        "model": event.model,
+        "attempt": event.attempt,
+        "reason": event.reason,
+        "wait": round(event.wait, 3),
     }
 
 
-def _compaction_fields(e: Compacted) -> LogFields:
+def _tool_fields(event: ToolReturned) -> Fields:
+    result = event.result
     return {
-        "cause": e.cause,
-        "covers": len(e.covers),
-        "tokens_before": e.tokens_before,
-        "tokens_after": e.tokens_after,
+        "tool": result.name,
+        "call": result.call_id,
+        "outcome": result.outcome,
+        "seconds": round(event.seconds, 6),
     }
 
 
-def _tool_fields(e: ToolReturned) -> LogFields:
+def _pruning_fields(event: HistoryPruned) -> Fields:
     return {
-        "tool": e.result.name,
-        "call": e.result.call_id,
-        "outcome": e.result.outcome,
-        "seconds": round(e.seconds, 6),
+        "before": event.before,
+        "after": event.after,
+        "limit": event.limit,
+        "evicted": len(event.evicted),
+        "policy": event.policy,
+        "reason": event.reason,
+        "tokens_before": event.tokens_before,
+        "tokens_after": event.tokens_after,
+        "where": event.where,
+        **({"masked": len(event.masked)} if event.masked else {}),
     }
 
 
-LINES: dict[type[Any], tuple[str, Callable[[Any], LogFields]]] = {
-    RunStarted: ("run.started", lambda e: {"messages": len(e.messages)}),
-    Resumed: ("run.resumed", lambda e: {"answers": len(e.answers)}),
-    AgentStarted: ("agent.started", lambda e: {}),
-    Asked: (
+def _compaction_fields(event: Compacted) -> Fields:
+    return {
+        "cause": event.cause,
+        "covers": len(event.covers),
+        "tokens_before": event.tokens_before,
+        "tokens_after": event.tokens_after,
+    }
+
+
+def _pause_fields(event: Paused) -> SpanFields:
+    return {"pauses": [f"{pause.reason} {pause.id}" for pause in event.pauses]}
+
+
+LOG_ENTRIES: dict[type[BaseEvent], LogEntry] = {
+    RunStarted: LogEntry("run.started", "A run started; messages.", lambda e: {"messages": len(e.messages)}),
+    Resumed: LogEntry("run.resumed", "A run resumed; answers (how many).", lambda e: {"answers": len(e.answers)}),
+    AgentStarted: LogEntry("agent.started", "An agent became active.", lambda e: {}),
+    Asked: LogEntry(
         "model.asked",
+        "A request is sent to a model; provider, model, messages, tokens.",
         lambda e: {"provider": e.provider, "model": e.model, "messages": e.messages, "tokens": e.tokens_estimated},
     ),
-    Replied: ("model.replied", _reply_fields),
-    Retried: (
-        "model.retried",
-        lambda e: {
-            "provider": e.provider,
-            "model": e.model,
-            "attempt": e.attempt,
-            "reason": e.reason,
-            "wait": round(e.wait, 3),
-        },
+    Replied: LogEntry("model.replied", "The model replied; model, finish_reason, tokens, cost, calls.", _reply_fields),
+    Retried: LogEntry(
+        "model.retried", "An attempt failed and is repeated; provider, model, attempt, reason, wait.", _retry_fields
     ),
-    FellBack: ("model.fell_back", lambda e: {"model": e.model, "backup": e.backup, "reason": e.reason}),
-    TooLong: ("model.too_long", lambda e: {"model": e.model, "tokens": e.tokens, "maximum": e.maximum}),
-    ReplyEmpty: ("reply.empty", lambda e: {"outcome": e.outcome}),
-    ToolsStarted: ("tools.started", lambda e: {"tools": [call.name for call in e.calls]}),
-    ToolReturned: ("tool.returned", _tool_fields),
-    CallHeld: ("call.held", lambda e: {"call": e.call_id}),
-    CallsDeclined: ("calls.declined", lambda e: {"calls": list(e.calls), "accepted": e.accepted}),
-    HandedOff: ("handoff", lambda e: {"target": e.target}),
-    Routed: ("route", lambda e: {"signal": e.signal, "target": e.target}),
-    BranchStarted: ("branch.started", lambda e: {"started": e.branch, "group": e.group or e.tool}),
-    BranchFinished: (
+    FellBack: LogEntry(
+        "model.fell_back",
+        "The agent switched to its backup model; model, backup, reason.",
+        lambda e: {"model": e.model, "backup": e.backup, "reason": e.reason},
+    ),
+    TooLong: LogEntry(
+        "model.too_long",
+        "The request exceeded the model's context window and is cut further; model, tokens, maximum.",
+        lambda e: {"model": e.model, "tokens": e.tokens, "maximum": e.maximum},
+    ),
+    ReplyEmpty: LogEntry(
+        "reply.empty", "The reply had no text and no calls; outcome.", lambda e: {"outcome": e.outcome}
+    ),
+    ToolsStarted: LogEntry(
+        "tools.started", "Tool calls start; tools.", lambda e: {"tools": [call.name for call in e.calls]}
+    ),
+    ToolReturned: LogEntry(
+        "tool.returned",
+        "A tool call has its result; tool, call, outcome, seconds. An error is a warning, with error_type.",
+        _tool_fields,
+    ),
+    CallHeld: LogEntry("call.held", "A tool call waits for approval; call.", lambda e: {"call": e.call_id}),
+    CallsDeclined: LogEntry(
+        "calls.declined",
+        "A reply had more tool calls than are accepted; calls, accepted.",
+        lambda e: {"calls": list(e.calls), "accepted": e.accepted},
+    ),
+    HandedOff: LogEntry(
+        "handoff", "The agent handed control to another agent or group; target.", lambda e: {"target": e.target}
+    ),
+    Routed: LogEntry(
+        "route",
+        "A signal, or `then`, selected the next agent; signal, target.",
+        lambda e: {"signal": e.signal, "target": e.target},
+    ),
+    BranchStarted: LogEntry(
+        "branch.started",
+        "A branch, or an agent called as a tool, started; started, group.",
+        lambda e: {"started": e.branch, "group": e.group or e.tool},
+    ),
+    BranchFinished: LogEntry(
         "branch.finished",
-        lambda e: {
-            "finished": e.branch,
-            "group": e.group,
-            "outcome": e.outcome,
-            **({"error": e.error} if e.error else {}),
-        },
+        "A branch, or an agent called as a tool, ended; finished, group, outcome. A failure is a warning, with error.",
+        lambda e: {"finished": e.branch, "group": e.group, "outcome": e.outcome, **_error_field(e.error)},
     ),
-    BranchTimedOut: ("branch.timed_out", lambda e: {"group": e.group, "seconds": e.seconds}),
-    HistoryPruned: ("history.pruned", _pruning_fields),
-    Summarised: (
-        "history.summarised",
-        lambda e: {"model": e.model, **_usage_fields(e.usage), **({"error": e.error} if e.error else {})},
+    BranchTimedOut: LogEntry(
+        "branch.timed_out",
+        "The time limit of a group expired; group, seconds.",
+        lambda e: {"group": e.group, "seconds": e.seconds},
     ),
-    Compacted: ("history.compacted", _compaction_fields),
-    CompactionFailed: (
+    HistoryPruned: LogEntry(
+        "history.pruned",
+        "Messages were evicted or masked; before, after, limit, evicted, policy, reason, tokens, where, masked.",
+        _pruning_fields,
+    ),
+    HistoryRepaired: LogEntry(
+        "history.repaired",
+        "An invalid history was repaired; changes, where (`input` or `view`).",
+        lambda e: {"changes": list(e.changes), "where": e.where},
+    ),
+    Compacted: LogEntry(
+        "history.compacted", "A summary replaced messages in the history; cause, covers, tokens.", _compaction_fields
+    ),
+    CompactionFailed: LogEntry(
         "history.compaction_failed",
+        "No summary was made; cause, reason, waiting (messages kept for the next attempt).",
         lambda e: {"cause": e.cause, "reason": e.reason, "waiting": e.pending_messages},
     ),
-    HistoryRepaired: ("history.repaired", lambda e: {"changes": list(e.changes), "where": e.where}),
-    LimitReached: ("limit.reached", lambda e: {"limit": e.limit, "value": e.value}),
-    Warned: ("run.warned", lambda e: {"text": e.text}),
-    Paused: ("run.paused", lambda e: {"pauses": [f"{pause.reason} {pause.id}" for pause in e.pauses]}),
-    Cancelled: ("run.cancelled", lambda e: {}),
-    RunFailed: ("run.failed", lambda e: {"error": e.error, "error_type": e.error_type}),
-    RunFinished: (
+    Summarised: LogEntry(
+        "history.summarised",
+        "The summarizer answered; model, tokens, cost, error.",
+        lambda e: {"model": e.model, **_usage_fields(e.usage), **_error_field(e.error)},
+    ),
+    LimitReached: LogEntry(
+        "limit.reached",
+        "The run reached a limit and ends; limit, value.",
+        lambda e: {"limit": e.limit, "value": e.value},
+    ),
+    Warned: LogEntry("run.warned", "A warning, such as 80 % of a limit being used.", lambda e: {}),
+    Paused: LogEntry("run.paused", "The run stopped until a person answers; pauses.", _pause_fields),
+    Cancelled: LogEntry("run.cancelled", "The run was cancelled.", lambda e: {}),
+    RunFailed: LogEntry(
+        "run.failed",
+        "A run failed; error, error_type. Of a branch, a warning.",
+        lambda e: {"error": e.error, "error_type": e.error_type},
+    ),
+    RunFinished: LogEntry(
         "run.finished",
+        "The run returned; stop_reason, requests, tokens, cost.",
         lambda e: {"stop_reason": e.stop_reason, "requests": e.usage.requests, **_usage_fields(e.usage)},
     ),
 }
+"""An event that has no entry is logged under its kind, with its text as the only field."""
 
+INTERRUPTED = "run.interrupted"
 
-def adjusted_level(event: Any, run_id: str) -> str | None:
-    """The level of a line that says something worse, or less bad, than its name does."""
-    match event:
-        case ToolReturned() if event.result.outcome == "error":
-            return "warning"
-        case BranchFinished(outcome="failed"):
-            return "warning"
-        case RunFailed() if event.run_id != run_id:
-            return "warning"
-        case _:
-            return None
+LOG_EVENTS: dict[str, tuple[Level, str]] = {
+    **{entry.name: (kind.level, entry.meaning) for kind, entry in LOG_ENTRIES.items()},
+    INTERRUPTED: ("info", "The caller stopped waiting for the run; its state is committed, and it can be resumed."),
+}
+
+# ------------------------------------------------------------------------------------------------ span events
+
+SPAN_EVENT_ENTRIES: dict[type[BaseEvent], SpanEntry] = {
+    Retried: SpanEntry(
+        "crew.retry",
+        "On `chat`: an attempt failed and is repeated; attempt, reason, wait.",
+        lambda e: {"attempt": e.attempt, "reason": redact(e.reason), "wait": e.wait},
+    ),
+    FellBack: SpanEntry(
+        "crew.fallback",
+        "The agent switched to its backup model; model, backup, reason.",
+        lambda e: {"model": redact(e.model), "backup": redact(e.backup), "reason": redact(e.reason)},
+    ),
+    TooLong: SpanEntry(
+        "crew.too_long",
+        "The request exceeded the model's context window and is cut further; model, tokens, maximum.",
+        lambda e: {"model": redact(e.model), "tokens": e.tokens, "maximum": e.maximum or 0},
+    ),
+    Paused: SpanEntry("crew.paused", "On the root: the run stopped until a person answers; pauses.", _pause_fields),
+    Routed: SpanEntry(
+        "crew.route",
+        "A signal, or `then`, selected the next agent; signal, target.",
+        lambda e: {"signal": redact(e.signal), "target": e.target or ""},
+    ),
+    CallHeld: SpanEntry(
+        "crew.call_held", "A tool call waits for approval; call.", lambda e: {"call": redact(e.call_id)}
+    ),
+    CallsDeclined: SpanEntry(
+        "crew.calls_declined",
+        "A reply had more tool calls than are accepted; calls, accepted.",
+        lambda e: {"calls": [redact(name) for name in e.calls], "accepted": e.accepted},
+    ),
+    ReplyEmpty: SpanEntry(
+        "crew.reply_empty", "The reply had no text and no calls; outcome.", lambda e: {"outcome": e.outcome}
+    ),
+    HistoryRepaired: SpanEntry(
+        "crew.history.repaired",
+        "An invalid history was repaired; changes.",
+        lambda e: {"changes": [redact(change) for change in e.changes]},
+    ),
+    LimitReached: SpanEntry(
+        "crew.limit_reached",
+        "On the root: the run reached a limit and ends; limit, value.",
+        lambda e: {"limit": e.limit, "value": e.value},
+    ),
+    BranchTimedOut: SpanEntry(
+        "crew.branch_timed_out",
+        "On the group: its time limit expired; group, seconds.",
+        lambda e: {"group": e.group, "seconds": e.seconds},
+    ),
+    Warned: SpanEntry(
+        "crew.warning", "A warning, such as 80 % of a limit being used; text.", lambda e: {"text": redact(e.text)}
+    ),
+    Cancelled: SpanEntry("crew.cancelled", "On the root: the run was cancelled.", lambda e: {}),
+}
+
+SPAN_EVENTS: dict[str, str] = {entry.name: entry.meaning for entry in SPAN_EVENT_ENTRIES.values()}
+
+ON_ROOT = frozenset({"crew.paused", "crew.limit_reached", "crew.cancelled"})
+"""Span events about the whole run, whichever branch they happened in."""

@@ -1,4 +1,4 @@
-"""Who watches runs, and through what: `Telemetry` holds the providers, a `Lookout` serves one executor."""
+"""`Telemetry` holds the OpenTelemetry providers; `ExecutorTelemetry` observes the runs of one executor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from crew.agents.crew import Crew
@@ -27,21 +27,29 @@ from crew.telemetry.run_metrics import RunMetrics
 from crew.telemetry.run_telemetry import RunTelemetry
 from crew.telemetry.span_builder import SpanBuilder
 
+if TYPE_CHECKING:  # imported with the first traced run, not with this package
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Link, Span, Tracer, TracerProvider
+
 FLUSH_SECONDS = 5.0
 
 log = logging.getLogger("crew")
 
-_INSTRUMENTS: WeakKeyDictionary[Any, OTelInstruments] = WeakKeyDictionary()
+_INSTRUMENTS: WeakKeyDictionary[MeterProvider, OTelInstruments] = WeakKeyDictionary()
 
 
 class Telemetry:
-    """Spans and metrics go to these providers; without any, to those that the application made global, if it did.
+    """Where spans and metrics go: to these providers, or else to the global ones, if the application set them.
 
-    `capture_content` decides whether what was said is exported too; left out, the environment decides.
+    `capture_content` decides whether message content is exported; None leaves it to the environment.
     """
 
     def __init__(
-        self, *, tracer_provider: Any = None, meter_provider: Any = None, capture_content: bool | None = None
+        self,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        capture_content: bool | None = None,
     ) -> None:
         # A string such as "false" is truthy, and would export message contents.
         if problems := value_problems(bool | None, {"capture_content": capture_content}):
@@ -50,22 +58,22 @@ class Telemetry:
         self._tracer_provider, self._meter_provider = tracer_provider, meter_provider
         self.capture_content = content_capture_enabled() if capture_content is None else capture_content
 
-    def tracer(self) -> Any:
-        """Where spans go; None where nobody records, which costs nothing to find out."""
+    def tracer(self) -> Tracer | None:
+        """The tracer for new runs; None if no provider records spans."""
         provider = self._tracer_provider
 
         if provider is None:
-            # Whoever set a global provider has loaded this; loading it to find none would not be free.
+            # An application that set a global provider has imported this module; importing it here costs time.
             api = sys.modules.get("opentelemetry.trace")
             provider = api.get_tracer_provider() if api is not None else None
 
             if api is None or isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
                 return None
 
-        return provider.get_tracer(names.SCOPE, _version())
+        return None if provider is None else provider.get_tracer(names.SCOPE, _version())
 
     def instruments(self) -> OTelInstruments | None:
-        """Where measurements go; None where nobody reads them."""
+        """The instruments for new runs; None if no provider records metrics."""
         provider = self._meter_provider
 
         if provider is None:
@@ -75,40 +83,43 @@ class Telemetry:
             if api is None or isinstance(provider, api.NoOpMeterProvider) or "Proxy" in type(provider).__name__:
                 return None
 
-        # One for each provider, whoever asks: it reads only the first of several that bear the same names.
+        if provider is None:
+            return None
+
+        # One set per provider: of several instruments with one name, a provider reads only the first.
         if provider not in _INSTRUMENTS:
             _INSTRUMENTS[provider] = OTelInstruments(provider.get_meter(names.SCOPE, _version()))
 
         return _INSTRUMENTS[provider]
 
     async def flush(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Send what waits to be sent; what is not through in time is left to the exporter, with one warning."""
-        await self._on_both_providers("force_flush", "was not flushed", seconds, int(seconds * 1000))
+        """Send what is queued; after `seconds` the exporter continues on its own, with one warning."""
+        await self._call_providers("force_flush", "was not flushed", seconds, int(seconds * 1000))
 
     async def shutdown(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Flush, and end the exporters' threads. For providers that `configure` made; an application ends its own."""
+        """Flush and stop the exporters' threads. For providers that `configure` made, not for the application's."""
         await self.flush(seconds)
-        await self._on_both_providers("shutdown", "did not shut down", seconds)
+        await self._call_providers("shutdown", "did not shut down", seconds)
 
-    async def _on_both_providers(self, method: str, failure: str, seconds: float, *arguments: int) -> None:
-        """Have both providers do this at the same time, so that the bound holds for both together."""
+    async def _call_providers(self, method: str, failure: str, seconds: float, *arguments: int) -> None:
+        """Call this method of both providers at the same time, so that the timeout covers both."""
 
-        async def have(work: Callable[..., Any]) -> None:
+        async def call(function: Callable[..., object]) -> None:
             try:
                 async with asyncio.timeout(seconds):
-                    await run_in_daemon_thread(lambda: work(*arguments), name=f"crew-telemetry-{method}")
-            except Exception as error:  # the observer boundary: an exporter may raise anything, closing goes on
-                log.warning("telemetry %s within %g s: %s", failure, seconds, redact(describe(error)))
+                    await run_in_daemon_thread(lambda: function(*arguments), name=f"crew-telemetry-{method}")
+            except Exception as error:  # the observer boundary: exporters are user code, and closing goes on
+                log.warning("Telemetry %s within %g s: %s", failure, seconds, redact(describe(error)))
 
         async with asyncio.TaskGroup() as group:
             for provider in (self._tracer_provider, self._meter_provider):
                 if hasattr(provider, method):
-                    group.create_task(have(getattr(provider, method)))
+                    group.create_task(call(getattr(provider, method)))
 
 
 @cache
 def _version() -> str | None:
-    """The distribution's; None where the package was never installed."""
+    """The version of the installed distribution; None if it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -118,7 +129,7 @@ def _version() -> str | None:
 
 
 class ExecutorTelemetry:
-    """Watches the runs of one executor and adds up its figures."""
+    """Observes the runs of one executor and sums up their metrics."""
 
     def __init__(
         self,
@@ -130,8 +141,8 @@ class ExecutorTelemetry:
         models: Iterable[Any] = (),
     ) -> None:
         self._crew, self._bound, self._clock, self._telemetry = crew, bound, clock, telemetry
-        self._figures = MetricTotals()
-        self._recorder = MetricRecorder(self._figures, None)
+        self._totals = MetricTotals()
+        self._recorder = MetricRecorder(self._totals, None)
         self._secrets = SecretRegistry(secrets, below=PROCESS_SECRETS)
         of_agents = [model for agent in crew.agents_by_name.values() for model in (agent.model, agent.backup)]
         self._models = {id(model): model for model in (*of_agents, *models) if not isinstance(model, str | None)}
@@ -173,60 +184,64 @@ class ExecutorTelemetry:
                 register_keys(given)
 
     def start_run(self, state: RunState, *, resumes: bool) -> RunTelemetry:
-        """Begin to watch a run; whatever fails here costs the run nothing but its trace."""
+        """Observe a run; an error while starting spans leaves the run without a trace and changes nothing else."""
         telemetry = self._telemetry()
-        pen = self._span_writer(telemetry, state, resumes=resumes)
-        spans = None if pen is None else self._span_builder(telemetry, state, pen, resumes=resumes)
-        trace = "" if pen is None or spans is None else pen.traceparent
-        ids = {"run_id": state.run_id} | ({"trace_id": trace[3:35]} if trace else {})
-        lines = bind_logger(**ids) if has_listeners() else None
-        measures = RunMetrics(self._metric_recorder(telemetry), self._crew.name, state, self._bound, resumes=resumes)
+        writer = self._span_writer(telemetry, state, resumes=resumes)
+        spans = None if writer is None else self._span_builder(telemetry, state, writer, resumes=resumes)
+        traceparent = "" if writer is None or spans is None else writer.traceparent
+        ids = {"run_id": state.run_id} | ({"trace_id": traceparent[3:35]} if traceparent else {})
         return RunTelemetry(
-            state.run_id, trace, pen=pen, spans=spans, lines=lines, measures=measures, before_asking=self._hold_new_keys
+            state.run_id,
+            traceparent,
+            writer=writer,
+            spans=spans,
+            logger=bind_logger(**ids) if has_listeners() else None,
+            metrics=RunMetrics(self._metric_recorder(telemetry), self._crew.name, state, self._bound, resumes=resumes),
+            before_request=self._hold_new_keys,
         )
 
     def metrics(self) -> dict[str, MetricValue]:
-        """What was measured so far, by the metric's name."""
-        return self._figures.values()
+        """Every metric of this executor's runs so far, by name."""
+        return self._totals.values()
 
     def _metric_recorder(self, telemetry: Telemetry) -> MetricRecorder:
         try:
             instruments = telemetry.instruments()
-        except Exception as error:  # the observer boundary: a meter provider may be anybody's code
-            log.warning("runs are measured only in this process: %s", redact(describe(error)))
+        except Exception as error:  # the observer boundary: meter providers are user code
+            log.warning("Metrics are recorded only in this process: %s", redact(describe(error)))
             return self._recorder
 
         if self._recorder.instruments is not instruments:
-            self._recorder = MetricRecorder(self._figures, instruments)
+            self._recorder = MetricRecorder(self._totals, instruments)
 
         return self._recorder
 
     def _span_writer(self, telemetry: Telemetry, state: RunState, *, resumes: bool) -> OTelSpanWriter | None:
-        """What writes the run's spans, their root begun; None where nobody wants them."""
+        """A writer whose root span has started; None if spans are turned off or the tracer failed."""
         try:
             tracer = telemetry.tracer()
 
             if tracer is not None:
                 began = self._clock()
                 return OTelSpanWriter(tracer, self._root_span(tracer, state, began, resumes=resumes), began)
-        except Exception as error:  # the observer boundary: a tracer provider may be anybody's code
-            log.warning("run %s is not traced: %s", state.run_id, redact(describe(error)))
+        except Exception as error:  # the observer boundary: tracer providers are user code
+            log.warning("Run %s is not traced: %s", state.run_id, redact(describe(error)))
 
         return None
 
     def _span_builder(
-        self, telemetry: Telemetry, state: RunState, pen: OTelSpanWriter, *, resumes: bool
+        self, telemetry: Telemetry, state: RunState, writer: OTelSpanWriter, *, resumes: bool
     ) -> SpanBuilder | None:
         try:
-            if pen.root.is_recording():
-                return SpanBuilder(pen, self._crew, state, capture=telemetry.capture_content, resumes=resumes)
-        except Exception as error:  # the observer boundary: a tracer provider may be anybody's code
-            log.warning("run %s is not traced: %s", state.run_id, redact(describe(error)))
+            if writer.root.is_recording():
+                return SpanBuilder(writer, self._crew, state, capture=telemetry.capture_content, resumes=resumes)
+        except Exception as error:  # the observer boundary: tracer providers are user code
+            log.warning("Run %s is not traced: %s", state.run_id, redact(describe(error)))
 
         return None
 
-    def _root_span(self, tracer: Any, state: RunState, began: float, *, resumes: bool) -> Any:
-        told = {
+    def _root_span(self, tracer: Tracer, state: RunState, began: float, *, resumes: bool) -> Span:
+        attributes = {
             names.OPERATION: names.INVOKE_WORKFLOW,
             names.WORKFLOW_NAME: self._crew.name,
             names.CONVERSATION_ID: state.conversation_id,
@@ -234,12 +249,12 @@ class ExecutorTelemetry:
         }
         links = _link_to_paused_run(state.traceparent) if resumes and state.traceparent else ()
         name = f"{names.INVOKE_WORKFLOW} {self._crew.name}"
-        return tracer.start_span(name, attributes=told, links=links, start_time=to_nanoseconds(began))
+        return tracer.start_span(name, attributes=attributes, links=links, start_time=to_nanoseconds(began))
 
 
-def _link_to_paused_run(trace: str) -> tuple[Any, ...]:
+def _link_to_paused_run(traceparent: str) -> tuple[Link, ...]:
     from opentelemetry.trace import Link, SpanContext, TraceFlags
 
-    _, trace_id, span_id, flags = trace.split("-")
+    _, trace_id, span_id, flags = traceparent.split("-")
     context = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))
     return (Link(context, {names.LINK_TYPE: "resumed"}),)

@@ -1,7 +1,7 @@
-"""Every name that telemetry uses, with what it means: spans, attributes, span events, metrics and log lines.
+"""The names and meanings of spans, attributes and metrics; the tables in docs/observability.md are generated from them.
 
-The `gen_ai.*` names follow the GenAI semantic conventions of OpenTelemetry as of version 1.43; they are kept here
-because the packaged constants are marked deprecated. docs/observability.md is generated from these tables.
+The `gen_ai.*` names follow version 1.43 of OpenTelemetry's GenAI semantic conventions; they are repeated here because
+the packaged constants are deprecated.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PRUNE = "crew.history.prune"
 COMPACT = "crew.compact"
 
 SPANS: dict[str, str] = {
-    f"{INVOKE_WORKFLOW} {{crew}}": "One run, from its start (or its resume) to its end, pause or failure: the root.",
-    f"{INVOKE_AGENT} {{agent}}": "The time in which one agent has the work. Linked to the handoff or route before it.",
-    f"{CHAT} {{model}}": "One question to a model and its reply (kind CLIENT). The only spans with `gen_ai.usage.*`.",
+    f"{INVOKE_WORKFLOW} {{crew}}": "The root: one run, from its start or resume to its end, pause or failure.",
+    f"{INVOKE_AGENT} {{agent}}": "The time in which one agent is active. Linked to the handoff or route before it.",
+    f"{CHAT} {{model}}": "One request to a model and its reply (kind CLIENT). The only spans with `gen_ai.usage.*`.",
     f"{EXECUTE_TOOL} {{tool}}": "One call of a tool, of an agent as a tool, or of a handoff (`transfer_to_…`).",
-    f"{PARALLEL} {{group}}": "A group whose branches work at the same time; each branch is a child.",
+    f"{PARALLEL} {{group}}": "A parallel group; each branch is a child.",
     PRUNE: "One pruning of the history.",
-    COMPACT: "One compaction: the history, or a part of it, becomes a summary. Its model call is a `chat` below it.",
+    COMPACT: "One compaction: a summary replaces messages in the history. Its model request is a `chat` below it.",
 }
 
 # ------------------------------------------------------------------------------------------------ attributes
@@ -101,84 +101,64 @@ ATTRIBUTES: dict[str, str] = {
     OPERATION: "`invoke_workflow`, `invoke_agent`, `chat` or `execute_tool`.",
     WORKFLOW_NAME: "The crew's name.",
     CONVERSATION_ID: "The same for all runs that continue one conversation.",
-    AGENT_NAME: "Who works.",
-    PROVIDER: "Who was asked: `openai`, `anthropic`, `scripted`, …",
-    REQUEST_MODEL: "The model that was asked for.",
-    RESPONSE_MODEL: "The model that says it answered.",
+    AGENT_NAME: "The active agent.",
+    PROVIDER: "The provider: `openai`, `anthropic`, `scripted`, …",
+    REQUEST_MODEL: "The requested model.",
+    RESPONSE_MODEL: "The model that replied, as the provider names it.",
     RESPONSE_ID: "The provider's id of the reply.",
     FINISH_REASONS: "Why the reply ended: `stop`, `length`, `tool_call` or `content_filter`.",
-    INPUT_TOKENS: "Tokens read, cached ones included. On `chat` alone, so that a sum over spans is the bill.",
-    OUTPUT_TOKENS: "Tokens written. On `chat` alone.",
-    CACHE_READ_TOKENS: "Of the tokens read, those that came from the provider's cache.",
-    CACHE_WRITE_TOKENS: "Of the tokens read, those that were written to the provider's cache.",
-    REASONING_TOKENS: "Of the tokens written, those that were thinking.",
+    INPUT_TOKENS: "Input tokens, cached ones included. Only on `chat`, so that a sum over spans is the total.",
+    OUTPUT_TOKENS: "Output tokens. Only on `chat`.",
+    CACHE_READ_TOKENS: "Input tokens that were read from the provider's cache.",
+    CACHE_WRITE_TOKENS: "Input tokens that were written to the provider's cache.",
+    REASONING_TOKENS: "Output tokens that were spent on reasoning.",
     TOOL_NAME: "The tool's name.",
     TOOL_TYPE: "`function`, `agent` or `handoff`.",
     TOOL_CALL_ID: "The call's id in the history.",
     TOKEN_TYPE: "On a metric: `input` or `output`.",
-    ERROR_TYPE: (
-        "What went wrong: an error's class, or `tool_error`, `branch_failed`, `summary_refused`, `compaction_failed`."
-    ),
-    INPUT_MESSAGES: "By opt-in: the request's messages as JSON.",
-    OUTPUT_MESSAGES: "By opt-in: the reply as JSON.",
-    INSTRUCTIONS: "By opt-in: the agent's instructions as JSON.",
-    TOOL_ARGUMENTS: "By opt-in: the call's arguments.",
-    TOOL_RESULT: "By opt-in: what the model was told of the call.",
+    ERROR_TYPE: ("The class of the error, or `tool_error`, `branch_failed`, `summary_refused`, `compaction_failed`."),
+    INPUT_MESSAGES: "Opt-in: the messages of the request as JSON.",
+    OUTPUT_MESSAGES: "Opt-in: the reply as JSON.",
+    INSTRUCTIONS: "Opt-in: the agent's instructions as JSON.",
+    TOOL_ARGUMENTS: "Opt-in: the arguments of the call.",
+    TOOL_RESULT: "Opt-in: the result that the model reads.",
     RUN_ID: "The run; a branch is `run/branch`.",
-    STOP_REASON: "`completed`, `paused`, `limit`, `cancelled`, `failed`, or `interrupted` (the caller went away).",
+    STOP_REASON: "`completed`, `paused`, `limit`, `cancelled`, `failed`, or `interrupted` (the caller left).",
     LINK_TYPE: "On a link: `handoff`, `route` or `resumed`.",
-    COST: "Dollars, on `chat` alone; left out where a price is unknown or nothing.",
+    COST: "Cost in dollars. Only on `chat`; missing if the price is unknown or 0.",
     MESSAGES: "Messages in the request.",
-    ESTIMATED_TOKENS: "What the request was estimated at before it was sent.",
-    OMITTED: "By opt-in: how many older messages did not fit into the attribute.",
-    USAGE_REQUESTS: "The run's total of model calls, branches included.",
-    USAGE_INPUT: "The run's total of tokens read.",
-    USAGE_OUTPUT: "The run's total of tokens written.",
-    USAGE_CACHE_READ: "The run's total of tokens read from a cache.",
-    USAGE_CACHE_WRITE: "The run's total of tokens written to a cache.",
-    USAGE_COST: "The run's total in dollars; left out where a price is unknown or nothing.",
-    PRUNINGS: "How often the history was pruned in this run, the parts before a pause included.",
-    MESSAGES_PRUNED_TOTAL: "How many messages left the history in this run, the parts before a pause included.",
+    ESTIMATED_TOKENS: "The estimated tokens of the request.",
+    OMITTED: "Opt-in: how many older messages did not fit into the attribute.",
+    USAGE_REQUESTS: "Model requests of the run, branches included.",
+    USAGE_INPUT: "Input tokens of the run.",
+    USAGE_OUTPUT: "Output tokens of the run.",
+    USAGE_CACHE_READ: "Input tokens of the run that were read from a cache.",
+    USAGE_CACHE_WRITE: "Input tokens of the run that were written to a cache.",
+    USAGE_COST: "Cost of the run in dollars; missing if a price is unknown or 0.",
+    PRUNINGS: "Prunings of the history in this run, those before a pause included.",
+    MESSAGES_PRUNED_TOTAL: "Messages evicted from the history in this run, those before a pause included.",
     GROUP: "The group's name.",
     GROUP_POLICY: "The group's `on_error`.",
     BRANCHES: "How many branches the group has.",
-    SUCCEEDED: "How many of them completed.",
-    BRANCH_OUTCOME: "What the branch came to: `completed`, `failed`, `limit`, or `cancelled` (it was cut off).",
+    SUCCEEDED: "How many branches completed.",
+    BRANCH_OUTCOME: "How the branch ended: `completed`, `failed`, `limit` or `cancelled`.",
     MESSAGES_BEFORE: "Messages in the history before the pruning.",
-    MESSAGES_AFTER: "Messages in the history after it.",
-    EVICTED: "Messages that left.",
-    HISTORY_LIMIT: "The bound.",
-    HISTORY_POLICY: "The policy that decided.",
+    MESSAGES_AFTER: "Messages in the history after the pruning.",
+    EVICTED: "Evicted messages.",
+    HISTORY_LIMIT: "The maximum number of messages.",
+    HISTORY_POLICY: "The policy that pruned.",
     PRUNING_REASON: "Why it pruned.",
-    TOKENS_BEFORE: "Estimated tokens before.",
-    TOKENS_AFTER: "Estimated tokens after.",
-    PREFIX_MOVED: "Whether the front of the next request changed, so that the provider's cache misses once.",
-    PRUNED_WHERE: "`history`, or `view`: what one agent is shown of it.",
-    MASKED: "Tool results whose text is left out from now on.",
-    SAME_MESSAGES: "Messages at the front that are those of this agent's request before.",
-    MOVED_BY: "The rule that moved the front since then; left out where it held still.",
+    TOKENS_BEFORE: "Estimated tokens before the pruning.",
+    TOKENS_AFTER: "Estimated tokens after the pruning.",
+    PREFIX_MOVED: "Whether the start of the next request changed, so that the provider's cache misses once.",
+    PRUNED_WHERE: "`history`, or `view`: the part of it that one agent sees.",
+    MASKED: "Tool results whose text is masked from now on.",
+    SAME_MESSAGES: "Leading messages that are the same as in this agent's previous request.",
+    MOVED_BY: "The rule that changed the leading messages since then; missing if they are the same.",
     STAGE: "On a metric: `before` or `after` the pruning.",
-    COMPACTION_CAUSE: "The policy or the strategy that asked for a summary.",
-    SUMMARY_COVERS: "How many messages the summary stands for.",
-    LIMIT_NAME: "On a metric: which limit; `messages` is the bound of the history.",
-}
-
-# ------------------------------------------------------------------------------------------------ span events
-
-SPAN_EVENTS: dict[str, str] = {
-    "crew.retry": "On `chat`: an attempt failed and is made again; attempt, reason, wait.",
-    "crew.fallback": "The backup model takes over; model, backup, reason.",
-    "crew.too_long": "The request outgrew the model's window and is cut further; model, tokens, maximum.",
-    "crew.paused": "On the root: the run waits for a person; pauses.",
-    "crew.route": "A signal, or `then`, sends the work on; signal, target.",
-    "crew.call_held": "A call waits for approval; call.",
-    "crew.calls_declined": "A reply asked for more calls than are accepted; calls, accepted.",
-    "crew.reply_empty": "The reply held nothing; outcome.",
-    "crew.history.repaired": "A history that came in broken was mended; changes.",
-    "crew.limit_reached": "On the root: a limit ends the run; limit, value.",
-    "crew.branch_timed_out": "On the group: its time is over; seconds.",
-    "crew.warning": "Something that a person may want to know; text.",
-    "crew.cancelled": "Somebody asked for the end.",
+    COMPACTION_CAUSE: "The policy or strategy that asked for a summary.",
+    SUMMARY_COVERS: "How many messages the summary replaces.",
+    LIMIT_NAME: "On a metric: the limit, such as `rounds` or `tokens`.",
 }
 
 # ------------------------------------------------------------------------------------------------ metrics
@@ -186,7 +166,7 @@ SPAN_EVENTS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """An instrument: what kind, in which unit, and what it says."""
+    """The definition of an instrument."""
 
     kind: Literal["counter", "histogram", "updown"]
     unit: str
@@ -219,12 +199,14 @@ METRICS: dict[str, Metric] = {
     CLIENT_DURATION: Metric(kind="histogram", unit="s", description="One model call.", buckets=_SECONDS),
     TOKEN_USAGE: Metric(kind="histogram", unit="{token}", description="Tokens of one model call.", buckets=_TOKENS),
     TIME_TO_FIRST_CHUNK: Metric(
-        kind="histogram", unit="s", description="Until the first piece of a stream.", buckets=_SECONDS
+        kind="histogram", unit="s", description="Time to the first piece of a stream.", buckets=_SECONDS
     ),
     TOOL_DURATION: Metric(kind="histogram", unit="s", description="One call of a tool.", buckets=_SECONDS),
-    AGENT_DURATION: Metric(kind="histogram", unit="s", description="An agent's time with the work.", buckets=_SECONDS),
+    AGENT_DURATION: Metric(
+        kind="histogram", unit="s", description="The time in which one agent is active.", buckets=_SECONDS
+    ),
     WORKFLOW_DURATION: Metric(kind="histogram", unit="s", description="One run.", buckets=_SECONDS),
-    MESSAGES_PRUNED: Metric(kind="counter", unit="{message}", description="Messages that left a history."),
+    MESSAGES_PRUNED: Metric(kind="counter", unit="{message}", description="Messages evicted from a history."),
     HISTORY_SIZE: Metric(
         kind="histogram",
         unit="{message}",
@@ -234,60 +216,20 @@ METRICS: dict[str, Metric] = {
     HISTORY_UTILISATION: Metric(
         kind="histogram",
         unit="1",
-        description="Messages in a run's largest request, as a part of the bound.",
+        description="Messages in a run's largest request, divided by `max_messages_per_request`.",
         buckets=_RATIOS,
     ),
     LIMIT_UTILISATION: Metric(
-        kind="histogram", unit="1", description="How much of a limit a run had used when it ended.", buckets=_RATIOS
+        kind="histogram", unit="1", description="The used part of a limit at the end of a run.", buckets=_RATIOS
     ),
     CACHE_READ_RATIO: Metric(
         kind="histogram",
         unit="1",
-        description="Of all tokens that a run read, the part that came from a cache.",
+        description="The part of a run's input tokens that was read from a cache.",
         buckets=_RATIOS,
     ),
-    COST_USD: Metric(kind="counter", unit="{USD}", description="Money, where prices are known."),
-    TOOL_ERRORS: Metric(kind="counter", unit="{call}", description="Calls that came to an error."),
-    RETRIES: Metric(kind="counter", unit="{attempt}", description="Model calls that were tried again."),
-    RUNS_ACTIVE: Metric(kind="updown", unit="{run}", description="Runs under way."),
-}
-
-# ------------------------------------------------------------------------------------------------ log lines
-
-Level = Literal["debug", "info", "warning", "error"]
-
-LOG_EVENTS: dict[str, tuple[Level, str]] = {
-    "run.started": ("info", "A run begins; messages."),
-    "run.resumed": ("info", "A run goes on; answers (how many)."),
-    "agent.started": ("info", "An agent takes over."),
-    "model.asked": ("debug", "A model is asked; provider, model, messages, tokens."),
-    "model.replied": ("info", "It replied; model, finish_reason, tokens, cost, calls."),
-    "model.retried": ("warning", "An attempt failed and is made again; attempt, reason, wait."),
-    "model.fell_back": ("warning", "The backup model takes over; model, backup, reason."),
-    "model.too_long": ("warning", "The request outgrew the model's window and is cut further; tokens, maximum."),
-    "reply.empty": ("warning", "The reply held nothing; outcome."),
-    "tools.started": ("debug", "Calls begin; tools."),
-    "tool.returned": (
-        "info",
-        "A call is answered; tool, call, outcome, seconds. An error is a warning, with error_type.",
-    ),
-    "call.held": ("info", "A call waits for approval; call."),
-    "calls.declined": ("warning", "More calls than are accepted; calls, accepted."),
-    "handoff": ("info", "The work goes to another agent or group; target."),
-    "route": ("info", "A signal, or `then`, sends the work on; signal, target."),
-    "branch.started": ("info", "A branch, or an agent called as a tool, begins; branch, group."),
-    "branch.finished": ("info", "It has ended; branch, group, outcome. A failure is a warning."),
-    "branch.timed_out": ("warning", "The group's time is over; group, seconds."),
-    "history.pruned": ("info", "Messages left the history; before, after, limit, evicted, policy, reason, tokens."),
-    "history.repaired": ("warning", "A history that came in broken was mended; changes, where."),
-    "history.compacted": ("info", "A summary stands for a part of the history; cause, covers, tokens."),
-    "history.compaction_failed": ("warning", "A summary came to nothing; cause, reason, waiting."),
-    "history.summarised": ("debug", "A summariser answered; model, tokens, cost."),
-    "limit.reached": ("warning", "A limit ends the run; limit, value."),
-    "run.warned": ("warning", "Something that a person may want to know, such as 80 % of a limit being used; text."),
-    "run.paused": ("info", "The run waits for a person; pauses."),
-    "run.cancelled": ("info", "Somebody asked for the end."),
-    "run.failed": ("error", "A run can't go on (a branch: a warning); error, error_type."),
-    "run.finished": ("info", "The run returns; stop_reason, requests, tokens, cost."),
-    "run.interrupted": ("info", "The caller went away; the state is committed, and the run can be resumed."),
+    COST_USD: Metric(kind="counter", unit="{USD}", description="Cost in dollars, if prices are known."),
+    TOOL_ERRORS: Metric(kind="counter", unit="{call}", description="Tool calls with an error."),
+    RETRIES: Metric(kind="counter", unit="{attempt}", description="Repeated model requests."),
+    RUNS_ACTIVE: Metric(kind="updown", unit="{run}", description="Runs in progress."),
 }

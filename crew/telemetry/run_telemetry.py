@@ -1,244 +1,260 @@
-"""One run as telemetry sees it: its events become spans, figures and lines, and its calls run inside their span."""
+"""Observes one run for telemetry: turns its events into spans, metrics and log lines, and runs calls in their span."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from crew.interfaces import ModelRequest
 from crew.messages import ToolCall
-from crew.runs.events import Event, ToolReturned
+from crew.runs.event_text import event_text
+from crew.runs.events import Event, RunFailed, RunFinished, ToolReturned
+from crew.runs.interfaces import NO_CONTEXT
 from crew.runs.state import RunState
 from crew.telemetry import names
-from crew.telemetry.event_table import LINES, adjusted_level
+from crew.telemetry.event_table import INTERRUPTED, LOG_ENTRIES
 from crew.telemetry.run_metrics import RunMetrics
 from crew.telemetry.span_attributes import instructions_json, messages_json
 from crew.telemetry.span_builder import SpanBuilder
 from crew.telemetry.span_tree import OpenSpan, SpanWriter
 
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
 
 class RunTelemetry:
-    """Watches one run; the parts that nobody asked for are None.
+    """The run observer of telemetry; parts that are turned off are None.
 
-    A pen without spans has a root that is not recorded: what is started within the run is not recorded either.
+    A writer without a span builder has a root span that is not recorded: spans that libraries start inside the run
+    are then not recorded either.
     """
 
     def __init__(
         self,
         run_id: str,
-        trace: str,
+        traceparent: str,
         *,
-        pen: SpanWriter | None = None,
+        writer: SpanWriter | None = None,
         spans: SpanBuilder | None = None,
-        lines: Any = None,
-        measures: RunMetrics | None = None,
-        before_asking: Callable[[], None] | None = None,
+        logger: BoundLogger | None = None,
+        metrics: RunMetrics | None = None,
+        before_request: Callable[[], None] | None = None,
     ) -> None:
-        self.trace = trace
-        self._run_id, self._pen, self._spans, self._lines, self._measures = run_id, pen, spans, lines, measures
-        self._root = None if pen is None else OpenSpan(span=pen.root, began=pen.began)
-        self._last, self._seen = 0.0, perf_counter()
-        self._ended, self._before_asking = False, before_asking
+        self.traceparent = traceparent
+        self._run_id, self._writer, self._spans, self._logger, self._metrics = run_id, writer, spans, logger, metrics
+        self._root = None if writer is None else OpenSpan(span=writer.root, began=writer.began)
+        self._last_event_at, self._last_event_seen = 0.0, perf_counter()
+        self._ended, self._before_request = False, before_request
         self._agents: dict[str, str] = {}
-        self._errors: dict[tuple[str, str], str] = {}
+        self._tool_errors: dict[tuple[str, str], str] = {}
 
     def __call__(self, event: Event) -> None:
         if self._spans is not None:
             self._spans(event)
 
-        if self._measures is not None:
-            self._measures(event)
+        if self._metrics is not None:
+            self._metrics(event)
 
-        if self._lines is not None:
-            self._log(event)
+        if self._logger is not None:
+            self._log(self._logger, event)
 
-        self._last, self._seen = event.at, perf_counter()
+        self._last_event_at, self._last_event_seen = event.at, perf_counter()
         self._agents[event.run_id] = event.agent
 
-        if event.kind in ("run_finished", "run_failed") and event.run_id == self._run_id:
+        if isinstance(event, RunFinished | RunFailed) and event.run_id == self._run_id:
             self._ended = True
 
     def _now(self) -> float:
-        """The run's time, without asking its clock: that is the run's, and a watched run must read it as often."""
-        return self._last + perf_counter() - self._seen if self._last else 0.0
+        """The time on the run's clock, without reading that clock: observers must not change how often it is read."""
+        return self._last_event_at + perf_counter() - self._last_event_seen if self._last_event_at else 0.0
 
-    def _log(self, event: Event) -> None:
-        if (line := LINES.get(type(event))) is None:
+    # ------------------------------------------------------------------------------------------ log lines
+
+    def _log(self, logger: BoundLogger, event: Event) -> None:
+        level = LEVELS[event.severity]
+
+        if not logger.isEnabledFor(level) or not (text := event_text(event)):
             return
 
-        name, fields = line
-        level = adjusted_level(event, self._run_id) or names.LOG_EVENTS[name][0]
+        fields = self._log_ids(event.run_id, event.agent)
 
-        if self._lines.isEnabledFor(LEVELS[level]):
-            told = self._ids(event.run_id, event.agent) | fields(event)
-            getattr(self._lines, level)(name, **told, **self._error_of(event))
+        if (entry := LOG_ENTRIES.get(type(event))) is None:
+            logger.log(level, event.kind, **fields, text=text)
+            return
 
-    def _error_of(self, event: Event) -> dict[str, str]:
-        """What a tool raised; its words are the model's, its class is anybody's."""
-        if not isinstance(event, ToolReturned):
-            return {}
+        if isinstance(event, ToolReturned):
+            fields |= self._tool_error_type(event)
 
-        kind = self._errors.pop((event.run_id, event.result.call_id), "")
-        return {"error_type": kind} if kind and event.result.outcome == "error" else {}
+        logger.log(level, entry.name, **fields, **entry.fields(event), text=text)
 
-    def _ids(self, run_id: str, agent: str) -> dict[str, Any]:
-        told: dict[str, Any] = {"agent": agent} if agent else {}
+    def _tool_error_type(self, event: ToolReturned) -> dict[str, str]:
+        """The class of what the tool raised; its message is content that only the model reads."""
+        error_type = self._tool_errors.pop((event.run_id, event.result.call_id), "")
+        return {"error_type": error_type} if error_type and event.result.outcome == "error" else {}
+
+    def _log_ids(self, run_id: str, agent: str) -> dict[str, str]:
+        ids = {"agent": agent} if agent else {}
 
         if run_id != self._run_id:
-            told["branch"] = run_id.removeprefix(f"{self._run_id}/")
+            ids["branch"] = run_id.removeprefix(f"{self._run_id}/")
 
         if self._spans is not None:
-            told["span_id"] = self._spans.latest_id
+            ids["span_id"] = self._spans.latest_id
 
-        return told
+        return ids
 
-    def call_context(self, run_id: str, what: ModelRequest | ToolCall) -> AbstractContextManager[None]:
-        """The call runs inside its span, so that what it starts is below it."""
-        if isinstance(what, ModelRequest):
-            if self._before_asking is not None:
-                self._before_asking()
-        elif self._pen is None and self._lines is None and "structlog" not in sys.modules:
-            return NO_CONTEXT  # nobody to tell what a tool does
+    # ------------------------------------------------------------------------------------------ calls
 
-        spans, open = self._spans, self._root
-        call_id = what.id if isinstance(what, ToolCall) else None
+    def call_context(self, run_id: str, call: ModelRequest | ToolCall) -> AbstractContextManager[None]:
+        """Make the span of this call the current one, so that spans started inside the call are its children."""
+        if isinstance(call, ModelRequest):
+            if self._before_request is not None:
+                self._before_request()
+        elif self._writer is None and self._logger is None and "structlog" not in sys.modules:
+            return NO_CONTEXT
 
-        if isinstance(what, ModelRequest) and what.purpose == "summary" and self._measures is not None:
-            self._measures.summary_requested(run_id, self._last)
+        open_span = self._root
+        call_id = call.id if isinstance(call, ToolCall) else None
 
-        if spans is not None:
-            open = self._open_span(spans, run_id, what)
+        if isinstance(call, ModelRequest) and call.purpose == "summary" and self._metrics is not None:
+            self._metrics.summary_requested(run_id, self._last_event_at)
 
-        return _CallContext(self, self._pen, run_id, call_id, open, self._log_context(run_id, what, open))
+        if self._spans is not None:
+            open_span = self._open_span(self._spans, run_id, call)
 
-    def _open_span(self, spans: SpanBuilder, run_id: str, what: ModelRequest | ToolCall) -> OpenSpan | None:
-        if isinstance(what, ToolCall):
-            return spans.open_tool_span(run_id, what.id)
+        return _CallContext(self, self._writer, run_id, call_id, open_span, self._log_context(run_id, call, open_span))
 
-        if what.purpose == "summary":
-            open = spans.start_summary(run_id, what, self._last)  # which led to it, a moment ago
+    def _open_span(self, spans: SpanBuilder, run_id: str, call: ModelRequest | ToolCall) -> OpenSpan | None:
+        if isinstance(call, ToolCall):
+            return spans.open_tool_span(run_id, call.id)
+
+        if call.purpose == "summary":
+            open_span = spans.start_summary(run_id, call, self._last_event_at)  # the event that asked for the summary
         else:
-            open = spans.start_request(run_id, what.agent, self._now())
+            open_span = spans.start_request(run_id, call.agent, self._now())
 
         if spans.capture:
-            _capture_request(open, what)
+            _capture_request(open_span, call)
 
-        return open
+        return open_span
 
-    def _log_context(self, run_id: str, what: ModelRequest | ToolCall, open: OpenSpan | None) -> dict[str, Any]:
-        if self._lines is None and "structlog" not in sys.modules:
+    def _log_context(self, run_id: str, call: ModelRequest | ToolCall, open_span: OpenSpan | None) -> Mapping[str, str]:
+        """The ids that log lines inside the call carry."""
+        if self._logger is None and "structlog" not in sys.modules:
             return {}
 
-        told = {"run_id": self._run_id, **self._ids(run_id, self._agents.get(run_id, ""))}
+        ids = {"run_id": self._run_id, **self._log_ids(run_id, self._agents.get(run_id, ""))}
 
-        if isinstance(what, ToolCall):
-            told["tool"] = what.name
+        if isinstance(call, ToolCall):
+            ids["tool"] = call.name
 
-        if open is not None and self._pen is not None:
-            told["trace_id"], told["span_id"] = self._pen.ids(open.span)
+        if open_span is not None and self._writer is not None:
+            ids["trace_id"], ids["span_id"] = self._writer.ids(open_span.span)
 
-        return told
+        return ids
 
-    def call_failed(self, run_id: str, call_id: str | None, open: OpenSpan | None, error: BaseException) -> None:
-        """A call raised; cancellation is not an error of its own."""
+    def call_failed(self, run_id: str, call_id: str | None, open_span: OpenSpan | None, error: BaseException) -> None:
+        """A call raised. A cancelled call is not an error."""
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             return
 
         if call_id is not None:
-            if self._lines is not None:
-                self._errors[run_id, call_id] = type(error).__name__
+            if self._logger is not None:
+                self._tool_errors[run_id, call_id] = type(error).__name__
 
-            if self._spans is not None and open is not None:
-                open.details["error"] = type(error).__name__
+            if self._spans is not None and open_span is not None:
+                open_span.error_type = type(error).__name__
 
             return
 
-        if self._spans is not None and open is not None:
-            self._spans.chat_failed(run_id, open, error, self._now())
+        if self._spans is not None and open_span is not None:
+            self._spans.chat_failed(run_id, open_span, error, self._now())
 
-        if self._measures is not None:
-            self._measures.chat_failed(run_id, error, self._now())
+        if self._metrics is not None:
+            self._metrics.chat_failed(run_id, error, self._now())
+
+    # ------------------------------------------------------------------------------------------ the end
 
     def close(self, error: BaseException | None, state: RunState | None) -> None:
         """End open spans and record the run's totals; an error of one part does not keep the others from closing."""
         at = self._now()
 
         with ExitStack() as parts:  # called in reverse order
-            if self._lines is not None and error is not None and not self._ended:
-                parts.callback(self._lines.info, "run.interrupted", error_type=type(error).__name__)
+            if self._logger is not None and error is not None and not self._ended:
+                parts.callback(self._logger.info, INTERRUPTED, error_type=type(error).__name__)
 
-            if self._measures is not None:
-                parts.callback(self._measures.close, error, at)
+            if self._metrics is not None:
+                parts.callback(self._metrics.close, error, at)
 
             if self._spans is not None:
                 parts.callback(self._spans.close, error, at)
-            elif self._pen is not None:
-                parts.callback(self._pen.end, self._pen.root, at)
+            elif self._writer is not None:
+                parts.callback(self._writer.end, self._writer.root, at)
 
-            if self._measures is not None and state is not None:
-                parts.callback(self._measures.run_ended, state)
+            if self._metrics is not None and state is not None:
+                parts.callback(self._metrics.run_ended, state)
 
             if self._spans is not None and state is not None:
                 parts.callback(self._spans.run_ended, state)
 
 
-def _capture_request(open: OpenSpan, request: ModelRequest) -> None:
-    shown, omitted = messages_json(request.messages)
-    told = {names.INPUT_MESSAGES: shown, names.INSTRUCTIONS: instructions_json(request.instructions)}
-    open.span.set_attributes(told | ({names.OMITTED: omitted} if omitted else {}))
+def _capture_request(open_span: OpenSpan, request: ModelRequest) -> None:
+    messages, omitted = messages_json(request.messages)
+    open_span.span.set_attribute(names.INPUT_MESSAGES, messages)
+    open_span.span.set_attribute(names.INSTRUCTIONS, instructions_json(request.instructions))
 
-
-NO_CONTEXT: AbstractContextManager[None] = nullcontext()
-
-LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+    if omitted:
+        open_span.span.set_attribute(names.OMITTED, omitted)
 
 
 class _CallContext:
-    """Attaches a span, and the ids for whoever logs inside, for the length of one call."""
+    """Attaches the span of one call, and binds the ids for log lines written inside it."""
 
-    __slots__ = ("_bound", "_call_id", "_logged", "_open", "_pen", "_run_id", "_token", "_watch")
+    __slots__ = ("_bound", "_call_id", "_ids", "_open_span", "_run_id", "_telemetry", "_token", "_writer")
 
     def __init__(
         self,
-        watch: RunTelemetry,
-        pen: SpanWriter | None,
+        telemetry: RunTelemetry,
+        writer: SpanWriter | None,
         run_id: str,
         call_id: str | None,
-        open: OpenSpan | None,
-        bound: dict[str, Any],
+        open_span: OpenSpan | None,
+        ids: Mapping[str, str],
     ) -> None:
-        self._watch, self._pen, self._run_id, self._call_id = watch, pen, run_id, call_id
-        self._open, self._bound = open, bound
-        self._token: Any = None
-        self._logged: AbstractContextManager[Any] | None = None
+        self._telemetry, self._writer, self._run_id, self._call_id = telemetry, writer, run_id, call_id
+        self._open_span, self._ids = open_span, ids
+        self._token: object = None
+        self._bound: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> None:
-        if self._open is not None and self._pen is not None:
-            self._token = self._pen.attach(self._open.span)
+        if self._open_span is not None and self._writer is not None:
+            self._token = self._writer.attach(self._open_span.span)
 
-        if self._bound:
+        if self._ids:
             from structlog.contextvars import bound_contextvars
 
-            self._logged = bound_contextvars(**self._bound)
-            self._logged.__enter__()
+            self._bound = bound_contextvars(**self._ids)
+            self._bound.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Thrown into a coroutine that nobody awaits any more, maybe from a context that is not ours to restore.
+        # An abandoned coroutine is closed in any context, perhaps one in which these tokens are not valid.
         if kind is GeneratorExit:
             return
 
-        if self._logged is not None:
-            self._logged.__exit__(None, None, None)
+        if self._bound is not None:
+            self._bound.__exit__(None, None, None)
 
-        if self._token is not None and self._pen is not None:
-            self._pen.detach(self._token)
+        if self._token is not None and self._writer is not None:
+            self._writer.detach(self._token)
 
         if error is not None:
-            self._watch.call_failed(self._run_id, self._call_id, self._open, error)
+            self._telemetry.call_failed(self._run_id, self._call_id, self._open_span, error)

@@ -1,10 +1,10 @@
-"""What spans say: attributes out of events, texts made safe."""
+"""Span attributes made from events, messages and counters; texts are redacted."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 from crew.agents.agent import Parallel, Quorum
 from crew.messages import (
@@ -22,10 +22,12 @@ from crew.runs.events import Asked, HistoryPruned, Replied
 from crew.secrets.patterns import MAX_CHARS, redact
 from crew.telemetry import names
 
+Scalar = str | bool | int | float
 
-def request_attributes(event: Asked, conversation_id: str) -> dict[str, Any]:
-    """A question to a model."""
-    told: dict[str, Any] = {
+
+def request_attributes(event: Asked, conversation_id: str) -> dict[str, Scalar]:
+    """The attributes of a model request."""
+    attributes: dict[str, Scalar] = {
         names.OPERATION: names.CHAT,
         names.PROVIDER: event.provider,
         names.REQUEST_MODEL: redact(event.model),
@@ -36,72 +38,72 @@ def request_attributes(event: Asked, conversation_id: str) -> dict[str, Any]:
     }
 
     if event.manifest is not None and event.manifest.turn:
-        told[names.SAME_MESSAGES] = event.manifest.same_messages
+        attributes[names.SAME_MESSAGES] = event.manifest.same_messages
 
         if event.manifest.moved_by:
-            told[names.MOVED_BY] = redact(event.manifest.moved_by)
+            attributes[names.MOVED_BY] = redact(event.manifest.moved_by)
 
-    return told
+    return attributes
 
 
 def finish_reason_name(reason: str) -> str:
-    """Why a reply ended, in the words of the conventions."""
+    """The finish reason by its name in the semantic conventions."""
     return {"calls": "tool_call", "refusal": "content_filter", "filter": "content_filter"}.get(reason, reason)
 
 
-def reply_attributes(event: Replied) -> dict[str, Any]:
-    """A model's answer, with its bill."""
-    told: dict[str, Any] = {
+def reply_attributes(event: Replied) -> dict[str, Scalar | tuple[str, ...]]:
+    """The attributes of a model's reply, with its usage."""
+    attributes: dict[str, Scalar | tuple[str, ...]] = {
         names.FINISH_REASONS: (finish_reason_name(event.finish_reason),),
         **usage_attributes(event.usage),
     }
 
     if event.model:
-        told[names.RESPONSE_MODEL] = redact(event.model)
+        attributes[names.RESPONSE_MODEL] = redact(event.model)
 
     if event.response_id:
-        told[names.RESPONSE_ID] = redact(event.response_id)
+        attributes[names.RESPONSE_ID] = redact(event.response_id)
 
-    return told
+    return attributes
 
 
-def usage_attributes(usage: Usage) -> dict[str, Any]:
-    """What one model call cost."""
-    told: dict[str, Any] = {names.INPUT_TOKENS: usage.input_tokens, names.OUTPUT_TOKENS: usage.output_tokens}
+def usage_attributes(usage: Usage) -> dict[str, Scalar]:
+    """Tokens and cost of one model call."""
+    attributes: dict[str, Scalar] = {names.INPUT_TOKENS: usage.input_tokens, names.OUTPUT_TOKENS: usage.output_tokens}
 
     if usage.cache_read_tokens:
-        told[names.CACHE_READ_TOKENS] = usage.cache_read_tokens
+        attributes[names.CACHE_READ_TOKENS] = usage.cache_read_tokens
 
     if usage.cache_write_tokens:
-        told[names.CACHE_WRITE_TOKENS] = usage.cache_write_tokens
+        attributes[names.CACHE_WRITE_TOKENS] = usage.cache_write_tokens
 
     if usage.reasoning_tokens:
-        told[names.REASONING_TOKENS] = usage.reasoning_tokens
+        attributes[names.REASONING_TOKENS] = usage.reasoning_tokens
 
     if usage.cost:
-        told[names.COST] = usage.cost
+        attributes[names.COST] = usage.cost
 
-    return told
+    return attributes
 
 
-def run_attributes(tally: RunCounters) -> dict[str, Any]:
-    """What a whole run has spent and pruned, also where this is not its first part: as the result counts."""
-    usage = tally.usage
-    told: dict[str, Any] = {
+def run_attributes(counters: RunCounters) -> dict[str, Scalar]:
+    """The totals of a run, those before a pause included."""
+    usage = counters.usage
+    attributes: dict[str, Scalar] = {
         names.USAGE_REQUESTS: usage.requests,
         names.USAGE_INPUT: usage.input_tokens,
         names.USAGE_OUTPUT: usage.output_tokens,
         names.USAGE_CACHE_READ: usage.cache_read_tokens,
         names.USAGE_CACHE_WRITE: usage.cache_write_tokens,
-        names.PRUNINGS: len(tally.prunings),
-        names.MESSAGES_PRUNED_TOTAL: tally.messages_pruned,
+        names.PRUNINGS: len(counters.prunings),
+        names.MESSAGES_PRUNED_TOTAL: counters.messages_pruned,
     }
-    return told | {names.USAGE_COST: usage.cost} if usage.cost else told
+    return attributes | {names.USAGE_COST: usage.cost} if usage.cost else attributes
 
 
-def pruning_attributes(event: HistoryPruned) -> dict[str, Any]:
-    """What left the history, and why."""
-    told: dict[str, Any] = {
+def pruning_attributes(event: HistoryPruned) -> dict[str, Scalar]:
+    """The attributes of a pruning."""
+    attributes: dict[str, Scalar] = {
         names.MESSAGES_BEFORE: event.before,
         names.MESSAGES_AFTER: event.after,
         names.EVICTED: len(event.evicted),
@@ -115,26 +117,35 @@ def pruning_attributes(event: HistoryPruned) -> dict[str, Any]:
         names.AGENT_NAME: event.agent,
         names.RUN_ID: event.run_id,
     }
-    return told | {names.MASKED: len(event.masked)} if event.masked else told
+    return attributes | {names.MASKED: len(event.masked)} if event.masked else attributes
 
 
-def group_attributes(group: Parallel | None, name: str) -> dict[str, Any]:
-    """A parallel group and its policy."""
-    told: dict[str, Any] = {names.GROUP: name}
+def group_attributes(group: Parallel | None, name: str) -> dict[str, Scalar]:
+    """The attributes of a parallel group."""
+    attributes: dict[str, Scalar] = {names.GROUP: name}
 
     if group is not None:
         policy = group.on_error
-        told[names.GROUP_POLICY] = f"quorum({policy.n})" if isinstance(policy, Quorum) else policy
-        told[names.BRANCHES] = len(group.branches)
+        attributes[names.GROUP_POLICY] = f"quorum({policy.n})" if isinstance(policy, Quorum) else policy
+        attributes[names.BRANCHES] = len(group.branches)
 
-    return told
+    return attributes
 
 
 MAX_ATTRIBUTE_CHARS = 64_000
 
+Part = dict[str, str]
+
+
+class MessageJson(TypedDict):
+    """A message in the JSON of the semantic conventions."""
+
+    role: str
+    parts: list[Part]
+
 
 def messages_json(messages: Sequence[Message]) -> tuple[str, int]:
-    """The newest messages that fit, in order, and how many older ones did not."""
+    """The newest messages that fit into one attribute, in order, and how many older ones are omitted."""
     parts: list[str] = []
     size = 2
 
@@ -151,28 +162,28 @@ def messages_json(messages: Sequence[Message]) -> tuple[str, int]:
 
 
 def reply_json(message: AssistantMessage, finish_reason: str) -> str:
-    """A reply, as the one message that it is."""
+    """A reply as a list of one message."""
     return json.dumps(
-        [_message_json(message) | {"finish_reason": finish_reason_name(finish_reason)}], ensure_ascii=False
+        [{**_message_json(message), "finish_reason": finish_reason_name(finish_reason)}], ensure_ascii=False
     )
 
 
 def instructions_json(text: str) -> str:
-    """An agent's instructions."""
+    """An agent's instructions as a list of parts."""
     return json.dumps([_text_part(text)], ensure_ascii=False)
 
 
 def arguments_attribute(arguments: str) -> str:
-    """A call's arguments: the JSON that they are, or, where they are too long, the beginning of it as one text."""
+    """A call's arguments as JSON; too long ones as a JSON string of their beginning."""
     return redact(arguments) if len(arguments) <= MAX_CHARS else json.dumps(redact(arguments), ensure_ascii=False)
 
 
 def result_attribute(result: ToolResult) -> str:
-    """What the model was told of a call."""
+    """The result that the model reads."""
     return redact(result.text)
 
 
-def _message_json(message: Message) -> dict[str, Any]:
+def _message_json(message: Message) -> MessageJson:
     match message:
         case SystemMessage(text=text):
             return {"role": "system", "parts": [_text_part(text)]}
@@ -190,8 +201,8 @@ def _message_json(message: Message) -> dict[str, Any]:
             return {"role": "tool", "parts": _fit_parts(parts)}
 
 
-def _fit_parts(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first parts that leave room for a message around them, and how many more there were."""
+def _fit_parts(parts: list[Part]) -> list[Part]:
+    """The first parts that fit into one attribute, and a note on how many are omitted."""
     room = MAX_ATTRIBUTE_CHARS - 1_000
 
     for number, part in enumerate(parts):
@@ -203,5 +214,5 @@ def _fit_parts(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return parts
 
 
-def _text_part(text: str) -> dict[str, Any]:
+def _text_part(text: str) -> Part:
     return {"type": "text", "content": redact(text)}

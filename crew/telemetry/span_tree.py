@@ -1,10 +1,10 @@
-"""The open spans of one run, as a tree: for the run and each of its branches, who works and on what."""
+"""The open spans of one run as a tree: one `RunSpans` for the run and for each of its branches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from crew.agents.crew import Crew
 from crew.messages import ToolCall, ToolResult
@@ -13,19 +13,26 @@ from crew.secrets.patterns import redact
 from crew.telemetry import names
 from crew.telemetry.span_attributes import arguments_attribute, group_attributes, result_attribute
 
-Attributes = Mapping[str, Any]
+AttributeValue: TypeAlias = str | bool | int | float | Sequence[str]
+Attributes: TypeAlias = Mapping[str, AttributeValue]
+
+WriterSpan: TypeAlias = Any
+"""A span of the writer's type, OpenTelemetry's or `TextSpan`; both satisfy `Span`."""
+
+WriterLink: TypeAlias = Any
+"""A link of the writer's type."""
 
 MIN_SPAN_SECONDS = 2e-6
-"""What has no length of its own is given this one, of which a microsecond is left when it is cut to those.
+"""The length of a span for something instantaneous; a microsecond is left after rounding.
 
-Backends take a span of no length for a broken one.
+Backends treat a span without length as broken.
 """
 
 
 class Span(Protocol):
-    """What is started, told things, and ended."""
+    """The part of a span that span builders use directly."""
 
-    def set_attribute(self, key: str, value: Any, /) -> None: ...
+    def set_attribute(self, key: str, value: AttributeValue, /) -> None: ...
 
     def set_attributes(self, attributes: Attributes, /) -> None: ...
 
@@ -33,46 +40,61 @@ class Span(Protocol):
 
 
 class SpanWriter(Protocol):
-    """Starts and ends spans, with parents and times of their own; `latest` is the one that it wrote of last."""
+    """Starts and ends spans with explicit parents and times; `last_span` is the span that was written last."""
 
-    root: Any
+    root: WriterSpan
     began: float
-    last_span: Any
+    last_span: WriterSpan | None
 
     def start(
-        self, name: str, at: float, told: Attributes, *, parent: Any, client: bool = False, links: Sequence[Any] = ()
-    ) -> Any: ...
+        self,
+        name: str,
+        at: float,
+        attributes: Attributes,
+        *,
+        parent: WriterSpan,
+        client: bool = False,
+        links: Sequence[WriterLink] = (),
+    ) -> WriterSpan: ...
 
-    def end(self, span: Any, at: float) -> None: ...
+    def end(self, span: WriterSpan, at: float) -> None: ...
 
-    def fail(self, span: Any, kind: str, text: str = "") -> None: ...
+    def fail(self, span: WriterSpan, error_type: str, text: str = "") -> None: ...
 
-    def link(self, span: Any, told: Attributes) -> Any: ...
+    def link(self, span: WriterSpan, attributes: Attributes) -> WriterLink: ...
 
-    def event(self, span: Any, name: str, at: float, told: Attributes) -> None: ...
+    def event(self, span: WriterSpan, name: str, at: float, attributes: Attributes) -> None: ...
 
-    def ids(self, span: Any) -> tuple[str, str]:
-        """The span's trace and its own id."""
+    def ids(self, span: WriterSpan) -> tuple[str, str]:
+        """The trace id and the span id."""
 
-    def attach(self, span: Any) -> Any:
-        """Make it the current one; returns what `detach` takes."""
+    def attach(self, span: WriterSpan) -> object:
+        """Make the span the current one; returns the token for `detach`."""
 
-    def detach(self, token: Any) -> None: ...
+    def detach(self, token: object) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class OpenSpan:
-    """A span that has not ended."""
+    """A span that has not ended.
+
+    `error_type` is the class of what the call raised. A request span is `early` until the event of its request arrives,
+    and keeps a `failure` until then. `open_branches` and `succeeded` count the branches of a group's span.
+    """
 
     span: Span
     began: float
     name: str = ""
-    details: dict[str, Any] = field(default_factory=dict)
+    error_type: str = ""
+    early: bool = False
+    failure: tuple[BaseException, float] | None = None
+    open_branches: int = 0
+    succeeded: int | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RunSpans:
-    """One run or branch: the span that it stands under, its agent's, and those of what is under way."""
+    """The open spans of one run or branch, and the span that they are below."""
 
     run_id: str
     parent: Span
@@ -83,7 +105,7 @@ class RunSpans:
     summary: OpenSpan | None = None
     tools: dict[str, OpenSpan] = field(default_factory=dict)
     calls: dict[str, ToolCall] = field(default_factory=dict)
-    links: list[Any] = field(default_factory=list)
+    links: list[WriterLink] = field(default_factory=list)
     last_event_at: float = 0.0
     previous_event_at: float = 0.0
     failed: bool = False
@@ -98,76 +120,76 @@ class RunSpans:
 
     @property
     def request_span(self) -> Span:
-        """The question that is under way, if one is."""
-        asked = self.chat or self.summary
-        return asked.span if asked is not None else self.innermost
+        """The span of the open model request, if there is one."""
+        request = self.chat or self.summary
+        return request.span if request is not None else self.innermost
 
     def tool_call(self, id: str, name: str) -> ToolCall:
-        """The call of this id, with its arguments where those may be told."""
+        """The call with this id; its arguments are known only if content is captured."""
         return self.calls.get(id) or ToolCall(id=id, name=name, arguments="")
 
     def instant_start(self, at: float) -> float:
-        """When something that ends now and takes no time began."""
+        """The start of a span for something instantaneous that ends now."""
         return max(self.agent.began, at - MIN_SPAN_SECONDS) if self.agent is not None else at - MIN_SPAN_SECONDS
 
     def pop_open_spans(self) -> Iterator[OpenSpan]:
-        """Everything that is open here, the inner ones first; none of it is open here any more."""
-        found = (self.chat, self.summary, self.compact, *self.tools.values(), self.agent, self.group)
-        yield from (open for open in found if open is not None)
+        """Every open span, inner ones first; afterwards none is open."""
+        open_spans = (self.chat, self.summary, self.compact, *self.tools.values(), self.agent, self.group)
+        yield from (open_span for open_span in open_spans if open_span is not None)
         self.chat = self.summary = self.compact = self.agent = self.group = None
         self.tools.clear()
 
 
 class SpanTree:
-    """A node for the run and one for each branch under way; what can be open in them, by kind."""
+    """The open spans of a run and of its active branches, by run id; starts and ends each kind of span."""
 
-    def __init__(self, pen: SpanWriter, crew: Crew, state: RunState, *, capture: bool) -> None:
-        self.writer, self.root, self.capture, self.last = pen, pen.root, capture, pen.began
+    def __init__(self, writer: SpanWriter, crew: Crew, state: RunState, *, capture: bool) -> None:
+        self.writer, self.root, self.capture, self.last_event_at = writer, writer.root, capture, writer.began
         self._conversation_id = state.conversation_id
         self._groups = {group.name: group for group in crew.groups}
-        self.nodes: dict[str, RunSpans] = {}
-        self.add_run(state.run_id, pen.root, pen.began)
+        self.by_run: dict[str, RunSpans] = {}
+        self.add_run(state.run_id, writer.root, writer.began)
 
-    def add_run(self, run_id: str, base: Span, at: float) -> None:
-        """A run, or a branch, stands under this span from now on."""
-        self.nodes[run_id] = RunSpans(run_id=run_id, parent=base, last_event_at=at, previous_event_at=at)
+    def add_run(self, run_id: str, parent: Span, at: float) -> None:
+        """Place the spans of a run or branch below this span."""
+        self.by_run[run_id] = RunSpans(run_id=run_id, parent=parent, last_event_at=at, previous_event_at=at)
 
     def run_spans(self, run_id: str) -> RunSpans:
-        """Where this run stands; one that nobody announced stands under the root."""
-        if run_id not in self.nodes:
-            self.add_run(run_id, self.root, self.last)
+        """The spans of a run; an unknown run is placed below the root."""
+        if run_id not in self.by_run:
+            self.add_run(run_id, self.root, self.last_event_at)
 
-        return self.nodes[run_id]
+        return self.by_run[run_id]
 
     # ------------------------------------------------------------------------------------------ agents
 
-    def agent(self, node: RunSpans, agent: str, at: float) -> OpenSpan:
-        """The open span of who works here; made now if the run came back in the middle of the work."""
-        if node.agent is None:
-            told = {
+    def agent(self, run: RunSpans, agent: str, at: float) -> OpenSpan:
+        """The span of the active agent; started here if the run resumed while the agent was active."""
+        if run.agent is None:
+            attributes = {
                 names.OPERATION: names.INVOKE_AGENT,
                 names.AGENT_NAME: agent,
                 names.CONVERSATION_ID: self._conversation_id,
-                names.RUN_ID: node.run_id,
+                names.RUN_ID: run.run_id,
             }
-            links, node.links = node.links, []
-            span = self.writer.start(f"{names.INVOKE_AGENT} {agent}", at, told, parent=node.parent, links=links)
-            node.agent = OpenSpan(span=span, began=at, name=agent)
+            links, run.links = run.links, []
+            span = self.writer.start(f"{names.INVOKE_AGENT} {agent}", at, attributes, parent=run.parent, links=links)
+            run.agent = OpenSpan(span=span, began=at, name=agent)
 
-        return node.agent
+        return run.agent
 
-    def end_agent(self, node: RunSpans, at: float) -> None:
-        """Whoever worked here is done."""
-        if node.agent is not None:
-            self.writer.end(node.agent.span, at)
-            node.agent = None
+    def end_agent(self, run: RunSpans, at: float) -> None:
+        """End the span of the active agent."""
+        if run.agent is not None:
+            self.writer.end(run.agent.span, at)
+            run.agent = None
 
     # ------------------------------------------------------------------------------------------ calls
 
-    def tool(self, node: RunSpans, agent: str, at: float, call: ToolCall, kind: str) -> OpenSpan:
-        """A call begins."""
+    def tool(self, run: RunSpans, agent: str, at: float, call: ToolCall, kind: str) -> OpenSpan:
+        """Start the span of a tool call."""
         name = redact(call.name)
-        told: dict[str, Any] = {
+        attributes = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL_NAME: name,
             names.TOOL_TYPE: kind,
@@ -176,124 +198,126 @@ class SpanTree:
         }
 
         if self.capture and call.arguments:
-            told[names.TOOL_ARGUMENTS] = arguments_attribute(call.arguments)
+            attributes[names.TOOL_ARGUMENTS] = arguments_attribute(call.arguments)
 
-        parent = self.agent(node, agent, at).span
-        span = self.writer.start(f"{names.EXECUTE_TOOL} {name}", at, told, parent=parent)
-        node.tools[call.id] = OpenSpan(span=span, began=at, name=call.name)
-        return node.tools[call.id]
+        parent = self.agent(run, agent, at).span
+        span = self.writer.start(f"{names.EXECUTE_TOOL} {name}", at, attributes, parent=parent)
+        run.tools[call.id] = OpenSpan(span=span, began=at, name=call.name)
+        return run.tools[call.id]
 
-    def end_tool(self, node: RunSpans, result: ToolResult, at: float) -> None:
-        """A call is answered."""
-        open = node.tools.pop(result.call_id)
+    def end_tool(self, run: RunSpans, result: ToolResult, at: float) -> None:
+        """End the span of a tool call."""
+        open_span = run.tools.pop(result.call_id)
 
         if self.capture and result.text:
-            open.span.set_attribute(names.TOOL_RESULT, result_attribute(result))
+            open_span.span.set_attribute(names.TOOL_RESULT, result_attribute(result))
 
         if result.outcome == "error":
-            # The words of a tool's error are content: the model reads them, and they may quote anything.
-            self.writer.fail(open.span, open.details.get("error", "tool_error"))
+            # No error text: it is content that the model reads, and it may quote anything.
+            self.writer.fail(open_span.span, open_span.error_type or "tool_error")
 
-        self.writer.end(open.span, at)
+        self.writer.end(open_span.span, at)
 
     # ------------------------------------------------------------------------------------------ groups
 
-    def group(self, node: RunSpans, name: str, at: float) -> OpenSpan:
-        """The open span of a group, with one branch more below it."""
-        if node.group is None:
-            told = group_attributes(self._groups.get(name), name) | {names.RUN_ID: node.run_id}
-            links, node.links = node.links, []
-            span = self.writer.start(f"{names.PARALLEL} {name}", at, told, parent=node.parent, links=links)
-            node.group = OpenSpan(span=span, began=at, name=name, details={"open": 0, "succeeded": 0})
+    def group(self, run: RunSpans, name: str, at: float) -> OpenSpan:
+        """The span of a group, with one more open branch."""
+        if run.group is None:
+            attributes = group_attributes(self._groups.get(name), name) | {names.RUN_ID: run.run_id}
+            links, run.links = run.links, []
+            span = self.writer.start(f"{names.PARALLEL} {name}", at, attributes, parent=run.parent, links=links)
+            run.group = OpenSpan(span=span, began=at, name=name, succeeded=0)
 
-        node.group.details["open"] += 1
-        return node.group
+        run.group.open_branches += 1
+        return run.group
 
-    def leave_group(self, node: RunSpans, group: OpenSpan, at: float, *, succeeded: bool) -> None:
-        """A branch has ended; with the last one the group does, and leads on to whoever comes next."""
-        group.details["open"] -= 1
-        group.details["succeeded"] += succeeded
+    def leave_group(self, run: RunSpans, group: OpenSpan, at: float, *, succeeded: bool) -> None:
+        """Count a branch that ended; the last one ends the group's span, to which the next agent's span links."""
+        group.open_branches -= 1
+        group.succeeded = (group.succeeded or 0) + succeeded
 
-        if not group.details["open"]:
-            group.span.set_attribute(names.SUCCEEDED, group.details["succeeded"])
+        if not group.open_branches:
+            group.span.set_attribute(names.SUCCEEDED, group.succeeded)
             self.writer.end(group.span, at)
-            node.links.append(self.writer.link(group.span, {names.LINK_TYPE: "route"}))
-            node.group = None
+            run.links.append(self.writer.link(group.span, {names.LINK_TYPE: "route"}))
+            run.group = None
 
-    # ------------------------------------------------------------------------------------------ coming back, ending
+    # ------------------------------------------------------------------------------------------ resume and end
 
     def restore(self, state: RunState, at: float) -> None:
-        """What was open when the run stopped is open again: groups, and calls that other agents work on."""
-        node = self.run_spans(state.run_id)
+        """Reopen the spans that were open when the run stopped: groups, and calls of agents as tools."""
+        run = self.run_spans(state.run_id)
 
         match state.next:
             case RunBranches(group=group, branch_keys=keys):
                 for key in keys:
-                    self.add_run(f"{state.run_id}/{key}", self.group(node, group, at).span, at)
+                    self.add_run(f"{state.run_id}/{key}", self.group(run, group, at).span, at)
             case CallTools(calls=calls):
-                for open in (open for open in calls if open.status == "child"):
-                    base = self.tool(node, state.agent, at, open.call, "agent").span
-                    self.add_run(f"{state.run_id}/{open.call.id}", base, at)
+                for open_call in (open_call for open_call in calls if open_call.status == "child"):
+                    parent = self.tool(run, state.agent, at, open_call.call, "agent").span
+                    self.add_run(f"{state.run_id}/{open_call.call.id}", parent, at)
             case _:
                 pass
 
         for child in state.children.values():
             self.restore(child, at)
 
-    def end_subtree(self, run_id: str, at: float, why: str = "") -> None:
-        """End the spans of a run and of all below it, the innermost first; the first failure is raised at the end."""
-        below = [id for id in self.nodes if id == run_id or id.startswith(f"{run_id}/")]
+    def end_subtree(self, run_id: str, at: float, stop_reason: str = "") -> None:
+        """End the spans of a run and its branches, innermost first; raise the first error when all have ended."""
+        run_ids = [id for id in self.by_run if id == run_id or id.startswith(f"{run_id}/")]
         failures: list[Exception] = []
 
-        for id in sorted(below, key=len, reverse=True):
-            node = self.nodes.pop(id)
-            # What fails is a branch, or the run; the others were cut off.
-            told = "cancelled" if why == "failed" and "/" in id and id != run_id else why
+        for id in sorted(run_ids, key=len, reverse=True):
+            # The run or branch itself failed; the branches below it were cancelled.
+            reason = "cancelled" if stop_reason == "failed" and "/" in id and id != run_id else stop_reason
 
-            for open in node.pop_open_spans():
+            for open_span in self.by_run.pop(id).pop_open_spans():
                 try:
-                    if told not in ("", "completed"):
-                        open.span.set_attribute(names.STOP_REASON, told)
-
-                    if "succeeded" in open.details:
-                        open.span.set_attribute(names.SUCCEEDED, open.details["succeeded"])
-
-                    self.writer.end(open.span, max(at, open.began))
-                except Exception as error:  # the observer boundary: one processor's failure must not leave others open
+                    self._end_early(open_span, at, reason)
+                except Exception as error:  # the observer boundary: a span processor's error must not leave spans open
                     failures.append(error)
 
         if failures:
             raise failures[0]
 
+    def _end_early(self, open_span: OpenSpan, at: float, stop_reason: str) -> None:
+        if stop_reason not in ("", "completed"):
+            open_span.span.set_attribute(names.STOP_REASON, stop_reason)
+
+        if open_span.succeeded is not None:
+            open_span.span.set_attribute(names.SUCCEEDED, open_span.succeeded)
+
+        self.writer.end(open_span.span, max(at, open_span.began))
+
     def end_finished(self, state: RunState) -> None:
-        """A branch that has ended did so with its last event, whenever those that wait for it hear of it."""
+        """End the spans of branches that finished, at their last event, though the group still waits for others."""
         for child in state.children.values():
             self.end_finished(child)
             self._end_finished_child(child)
 
     def _end_finished_child(self, child: RunState) -> None:
-        node, end = self.nodes.get(child.run_id), child.next
-        above = self.nodes.get(child.run_id.rpartition("/")[0])
+        run, end = self.by_run.get(child.run_id), child.next
+        parent = self.by_run.get(child.run_id.rpartition("/")[0])
 
-        if node is None or node.agent is None or not isinstance(end, Finished):
+        if run is None or run.agent is None or not isinstance(end, Finished):
             return
 
-        node.agent.span.set_attribute(names.BRANCH_OUTCOME, end.stop_reason)
+        run.agent.span.set_attribute(names.BRANCH_OUTCOME, end.stop_reason)
 
-        if end.stop_reason == "failed" and not node.failed:
-            self.writer.fail(node.agent.span, "branch_failed", redact(end.error))
+        if end.stop_reason == "failed" and not run.failed:
+            self.writer.fail(run.agent.span, "branch_failed", redact(end.error))
 
-        if end.stop_reason == "completed" and above is not None and above.group is not None:
-            above.group.details["succeeded"] += 1
+        if end.stop_reason == "completed" and parent is not None and parent.group is not None:
+            parent.group.succeeded = (parent.group.succeeded or 0) + 1
 
-        at = max(node.last_event_at, node.agent.began) if node.is_idle else self.last
-        self.end_subtree(child.run_id, at, "" if node.is_idle else end.stop_reason)
+        at = max(run.last_event_at, run.agent.began) if run.is_idle else self.last_event_at
+        self.end_subtree(child.run_id, at, "" if run.is_idle else end.stop_reason)
 
-    def fail_open_groups(self, kind: str, text: str) -> None:
-        """The run has failed, and with it the groups that are open; what still worked in them was cut off."""
-        for node in self.nodes.values():
-            if node.group is not None:
-                self.writer.fail(node.group.span, kind, text)
+    def fail_open_groups(self, error_type: str, text: str) -> None:
+        """Mark the open groups of a failed run as failed, and their unfinished branches as cancelled."""
+        for run in self.by_run.values():
+            if run.group is not None:
+                self.writer.fail(run.group.span, error_type, text)
 
-            if "/" in node.run_id and node.agent is not None:
-                node.agent.span.set_attribute(names.BRANCH_OUTCOME, "failed" if node.failed else "cancelled")
+            if "/" in run.run_id and run.agent is not None:
+                run.agent.span.set_attribute(names.BRANCH_OUTCOME, "failed" if run.failed else "cancelled")

@@ -1,52 +1,53 @@
-"""A run's spans as text: for a terminal, with no server, and whatever is exported or sampled elsewhere."""
+"""Draws the spans of a run as text, without a server and independent of exporting and sampling."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from crew.agents.crew import Crew
-from crew.runs.events import Event
+from crew.interfaces import ModelRequest
+from crew.messages import ToolCall
+from crew.runs.events import Event, Resumed, RunStarted
 from crew.runs.state import RunState
 from crew.telemetry import names
 from crew.telemetry.run_telemetry import RunTelemetry
 from crew.telemetry.span_builder import SpanBuilder
-from crew.telemetry.span_tree import Attributes
+from crew.telemetry.span_tree import Attributes, AttributeValue, OpenSpan
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TextSpan:
-    """One line of the tree: a span, with what was told of it."""
+    """One line of the tree."""
 
     name: str
     began: float
     ended: float | None = None
-    attributes: dict[str, Any] = field(default_factory=dict)
+    attributes: dict[str, AttributeValue] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     children: list[TextSpan] = field(default_factory=list)
 
-    def set_attribute(self, key: str, value: Any, /) -> None:
-        """One fact more."""
+    def set_attribute(self, key: str, value: AttributeValue, /) -> None:
+        """Set one attribute."""
         self.attributes[key] = value
 
     def set_attributes(self, attributes: Attributes, /) -> None:
-        """Some facts more."""
+        """Set several attributes."""
         self.attributes |= attributes
 
     def update_name(self, name: str, /) -> None:
-        """It is known by now what it is."""
+        """Replace the name."""
         self.name = name
 
 
 class Tree:
-    """The spans of all runs of an executor that has this among its `observers`; its text is there at any time."""
+    """An observer factory: `str(tree)` draws the spans of all runs of the executor that has it in `observers`."""
 
     def __init__(self) -> None:
         self._runs: list[RunTree] = []
 
     def observe(self, crew: Crew, state: RunState, *, resumes: bool) -> RunTree:
-        """What watches one run."""
+        """The observer of one run."""
         self._runs.append(RunTree(crew, state, resumes=resumes))
         return self._runs[-1]
 
@@ -55,138 +56,145 @@ class Tree:
 
 
 class RunTree(RunTelemetry):
-    """Watches one run for a tree, from its first event on: by the run's own clock."""
+    """Observes one run for a tree; the root span starts at the first event, by the run's clock."""
 
     def __init__(self, crew: Crew, state: RunState, *, resumes: bool) -> None:
         super().__init__(state.run_id, "")
         self._crew, self._state, self._resumes = crew, state, resumes
+        self._root_line: TextSpan | None = None
 
     def __call__(self, event: Event) -> None:
-        if self._pen is None:
-            root = TextSpan(name=f"{names.INVOKE_WORKFLOW} {self._crew.name}", began=event.at)
-            self._pen = TextSpanWriter(root)
-            self._spans = SpanBuilder(self._pen, self._crew, self._state, capture=False, resumes=self._resumes)
+        if self._root_line is None:
+            self._root_line = TextSpan(name=f"{names.INVOKE_WORKFLOW} {self._crew.name}", began=event.at)
+            self._writer = TextSpanWriter(self._root_line)
+            self._spans = SpanBuilder(self._writer, self._crew, self._state, capture=False, resumes=self._resumes)
 
-        self.trace = getattr(event, "traceparent", "") or self.trace
+        if isinstance(event, RunStarted | Resumed) and event.traceparent:
+            self.traceparent = event.traceparent
+
         super().__call__(event)
 
-    def _log_context(self, run_id: str, what: Any, open: Any) -> dict[str, Any]:
-        return {}  # the ids that lines bear are those of the exported spans
+    def _log_context(self, run_id: str, call: ModelRequest | ToolCall, open_span: OpenSpan | None) -> Mapping[str, str]:
+        return {}  # log lines carry the ids of exported spans, not of these
 
     def lines(self) -> Iterator[str]:
-        """The tree, and the id to look it up by where it is exported too."""
-        if self._pen is not None:
-            yield from _lines(self._pen.root)
+        """The tree, and the trace id if the run is exported too."""
+        if self._root_line is not None:
+            yield from _lines(self._root_line)
 
-        if self.trace:
-            yield f"trace {self.trace[3:35]}"
+        if self.traceparent:
+            yield f"trace {self.traceparent[3:35]}"
 
 
 class TextSpanWriter:
-    """A pen that draws twigs; it attaches nothing, because whatever is current belongs to those who export."""
+    """A span writer that collects `TextSpan`s; it attaches none, because the current span belongs to the exporter."""
 
     def __init__(self, root: TextSpan) -> None:
         self.root, self.began = root, root.began
-        self.last_span: Any = None
+        self.last_span: TextSpan | None = None
 
     def start(
         self,
         name: str,
         at: float,
-        told: Attributes,
+        attributes: Attributes,
         *,
         parent: TextSpan,
         client: bool = False,
-        links: Sequence[Any] = (),
+        links: Sequence[None] = (),
     ) -> TextSpan:
-        """A line below another one."""
-        twig = TextSpan(name=name, began=at, attributes=dict(told))
-        parent.children.append(twig)
-        return twig
+        """Add a line below another one."""
+        span = TextSpan(name=name, began=at, attributes=dict(attributes))
+        parent.children.append(span)
+        return span
 
     def end(self, span: TextSpan, at: float) -> None:
-        """It has ended."""
+        """Set the end time."""
         span.ended = at
 
-    def fail(self, span: TextSpan, kind: str, text: str = "") -> None:
-        """It came to an error."""
-        note = f"failed: {' '.join(text.split())}" if text else kind.replace("tool_error", "error")
+    def fail(self, span: TextSpan, error_type: str, text: str = "") -> None:
+        """Note the error on the line."""
+        note = f"failed: {' '.join(text.split())}" if text else error_type.replace("tool_error", "error")
 
         if note not in span.notes:
             span.notes.append(note)
 
-    def link(self, span: TextSpan, told: Attributes) -> None:
-        """Lines point nowhere."""
+    def link(self, span: TextSpan, attributes: Attributes) -> None:
+        """Links are not drawn."""
 
-    def event(self, span: TextSpan, name: str, at: float, told: Attributes) -> None:
-        """Something that happened within it."""
+    def event(self, span: TextSpan, name: str, at: float, attributes: Attributes) -> None:
+        """Note the event on the line."""
         if name in NOTES:
-            span.notes.append(NOTES[name](told))
+            span.notes.append(NOTES[name](attributes))
 
     def ids(self, span: TextSpan) -> tuple[str, str]:
-        """Nobody looks for a line."""
+        """Lines have no ids."""
         return "", ""
 
     def attach(self, span: TextSpan) -> None:
         """Nothing becomes current."""
 
-    def detach(self, token: Any) -> None:
-        """Nothing was."""
+    def detach(self, token: object) -> None:
+        """Nothing was attached."""
+
+
+def _pause_reasons(attributes: Attributes) -> str:
+    pauses = attributes["pauses"]
+    return ", ".join(str(pause).partition(" ")[0] for pause in pauses) if isinstance(pauses, Sequence) else ""
 
 
 NOTES: dict[str, Callable[[Attributes], str]] = {
-    "crew.retry": lambda told: f"tried again: {told['reason']}",
-    "crew.fallback": lambda told: f"{told['model']} → {told['backup']}: {told['reason']}",
-    "crew.too_long": lambda told: "too long, cut further",
-    "crew.paused": lambda told: f"for {', '.join(pause.partition(' ')[0] for pause in told['pauses'])}",
-    "crew.limit_reached": lambda told: f"limit: {told['limit']}",
-    "crew.branch_timed_out": lambda told: f"timed out after {told['seconds']:g} s",
+    "crew.retry": lambda attributes: f"retried: {attributes['reason']}",
+    "crew.fallback": lambda attributes: f"{attributes['model']} → {attributes['backup']}: {attributes['reason']}",
+    "crew.too_long": lambda attributes: "too long, cut further",
+    "crew.paused": lambda attributes: f"for {_pause_reasons(attributes)}",
+    "crew.limit_reached": lambda attributes: f"limit: {attributes['limit']}",
+    "crew.branch_timed_out": lambda attributes: f"timed out after {attributes['seconds']:g} s",
 }
+"""The span events that are drawn."""
 
 
-def _lines(twig: TextSpan, first: str = "", rest: str = "") -> Iterator[str]:
-    yield f"{first}{'  '.join((twig.name, _duration_text(twig), *_details(twig), *twig.notes))}"
+def _lines(span: TextSpan, first: str = "", rest: str = "") -> Iterator[str]:
+    yield f"{first}{'  '.join((span.name, _duration_text(span), *_details(span), *span.notes))}"
 
-    for number, below in enumerate(twig.children):
-        last = number == len(twig.children) - 1
-        yield from _lines(below, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}")
+    for number, child in enumerate(span.children):
+        last = number == len(span.children) - 1
+        yield from _lines(child, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}")
 
 
-def _duration_text(twig: TextSpan) -> str:
-    if twig.ended is None:
-        return "under way"
+def _duration_text(span: TextSpan) -> str:
+    if span.ended is None:
+        return "in progress"
 
-    seconds = twig.ended - twig.began
+    seconds = span.ended - span.began
     return f"{seconds:.2f} s" if seconds >= 1 else f"{max(0.0, seconds) * 1000:.1f} ms"
 
 
-def _details(twig: TextSpan) -> Iterator[str]:
-    told = twig.attributes
+def _details(span: TextSpan) -> Iterator[str]:
+    attributes = span.attributes
 
-    if twig.name == names.PRUNE:
-        why = f"{told[names.HISTORY_POLICY]}: {told[names.PRUNING_REASON]}"
-        yield f"{told[names.MESSAGES_BEFORE]} → {told[names.MESSAGES_AFTER]} messages ({why})"
+    if span.name == names.PRUNE:
+        reason = f"{attributes[names.HISTORY_POLICY]}: {attributes[names.PRUNING_REASON]}"
+        yield f"{attributes[names.MESSAGES_BEFORE]} → {attributes[names.MESSAGES_AFTER]} messages ({reason})"
 
-    if (outcome := told.get(names.BRANCH_OUTCOME) or told.get(names.STOP_REASON)) and not _goes_without_saying(
-        twig, outcome
-    ):
+    outcome = str(attributes.get(names.BRANCH_OUTCOME) or attributes.get(names.STOP_REASON) or "")
+
+    if outcome and not _is_implied(span, outcome):
         yield outcome
 
-    if names.USAGE_INPUT in told:
-        yield from _usage_text(told, names.USAGE_INPUT, names.USAGE_OUTPUT, names.USAGE_CACHE_READ, names.USAGE_COST)
-    elif names.INPUT_TOKENS in told:
-        yield from _usage_text(told, names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.CACHE_READ_TOKENS, names.COST)
+    for read, written, cached, cost in (
+        (names.USAGE_INPUT, names.USAGE_OUTPUT, names.USAGE_CACHE_READ, names.USAGE_COST),
+        (names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.CACHE_READ_TOKENS, names.COST),
+    ):
+        if read in attributes:
+            from_cache = f" ({attributes[cached]} cached)" if attributes.get(cached) else ""
+            yield f"{attributes[read]}{from_cache} → {attributes[written]} tokens"
+
+            if dollars := attributes.get(cost):
+                yield f"${dollars:.4f}"
 
 
-def _goes_without_saying(twig: TextSpan, outcome: str) -> bool:
-    """Whether that goes without saying; of the whole run it is said in any case."""
-    told = outcome == "failed" and any(note.startswith("failed: ") for note in twig.notes)
-    return told or (outcome == "completed" and not twig.name.startswith(names.INVOKE_WORKFLOW))
-
-
-def _usage_text(told: Attributes, read: str, written: str, cached: str, money: str) -> Iterator[str]:
-    from_cache = f" ({told[cached]} cached)" if told.get(cached) else ""
-    yield f"{told[read]}{from_cache} → {told[written]} tokens"
-
-    if told.get(money):
-        yield f"${told[money]:.4f}"
+def _is_implied(span: TextSpan, outcome: str) -> bool:
+    """Whether the line is clear without its outcome: a note tells the failure, or a span inside the run completed."""
+    is_noted = outcome == "failed" and any(note.startswith("failed: ") for note in span.notes)
+    return is_noted or (outcome == "completed" and not span.name.startswith(names.INVOKE_WORKFLOW))

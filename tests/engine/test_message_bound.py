@@ -219,7 +219,7 @@ async def test_a_repair_at_the_door_is_reported() -> None:
     executor = executor_for(RecordingProvider("fine"))
     events, result = await collect(executor.execute_stream("go", history=[orphan]))
     assert result.output == "fine"
-    assert [e.where for e in events if isinstance(e, HistoryRepaired)] == ["door"]
+    assert [e.where for e in events if isinstance(e, HistoryRepaired)] == ["input"]
 
 
 async def test_reused_and_odd_call_ids_are_renamed_at_birth() -> None:

@@ -63,7 +63,11 @@ async def test_a_processor_that_raises_changes_nothing(
     provider.add_span_processor(processor)
     result = await CrewExecutor(support(), telemetry=Telemetry(tracer_provider=provider)).execute("Go")
     assert (result.output, result.usage) == (expected.output, expected.usage)
-    told = [record for record in caplog.records if record.levelno == logging.WARNING and "run" in record.getMessage()]
+    told = [
+        record
+        for record in caplog.records
+        if record.levelno == logging.WARNING and "run" in record.getMessage().lower()
+    ]
     assert len([r for r in told if "disabled" in r.getMessage() or "not traced" in r.getMessage()]) == 1
 
     if where == "end":

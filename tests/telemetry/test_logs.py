@@ -9,9 +9,8 @@ import pytest
 from crew import Agent, Crew, CrewExecutor, Limits, ScriptedProvider, call, tool
 from crew.runs.events import HistoryPruned
 from crew.telemetry import configure, reset
-from crew.telemetry.event_table import LINES
+from crew.telemetry.event_table import LOG_ENTRIES, LOG_EVENTS
 from crew.telemetry.logs import LogLine
-from crew.telemetry.names import LOG_EVENTS
 
 
 @pytest.fixture
@@ -48,14 +47,14 @@ async def test_logs_spans_events_and_transcript_agree(
         support(), max_messages_per_request=10, telemetry=seen.telemetry(), observers=[events.append]
     )
     result = await executor.execute("Go")
-    named = [LINES[type(event)][0] for event in events if type(event) in LINES]
+    named = [LOG_ENTRIES[type(event)][0] for event in events if type(event) in LOG_ENTRIES]
     told = lines()
     assert [line["event"] for line in told] == named
     assert {line["run_id"] for line in told} == {result.run_id}
     assert {line["trace_id"] for line in told} == {result.trace_id}
 
     spans = {f"{span.context.span_id:016x}": span for span in seen.spans}
-    for event, line in zip([e for e in events if type(e) in LINES], told, strict=True):
+    for event, line in zip([e for e in events if type(e) in LOG_ENTRIES], told, strict=True):
         span = spans[line["span_id"]]
         assert f"{span.context.trace_id:032x}" == result.trace_id
 
@@ -167,4 +166,4 @@ async def test_a_run_that_the_caller_left_is_said_to_be_interrupted(lines: Calla
 def test_every_line_is_in_the_names_module() -> None:
     """What can be logged is what the docs list."""
     extra = {"run.interrupted"}
-    assert {name for name, _ in LINES.values()} | extra == set(LOG_EVENTS)
+    assert {entry.name for entry in LOG_ENTRIES.values()} | extra == set(LOG_EVENTS)

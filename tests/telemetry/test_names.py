@@ -6,7 +6,7 @@ from pathlib import Path
 
 from crew import Agent, Crew, CrewExecutor, RunError, ScriptedProvider, call
 from crew.telemetry import names
-from crew.telemetry.event_table import NOTES, ON_ROOT
+from crew.telemetry.event_table import ON_ROOT, SPAN_EVENT_ENTRIES, SPAN_EVENTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,10 +38,10 @@ async def test_everything_that_is_emitted_has_a_name_in_the_tables(seen, support
     keys = {key for span in seen.spans for key in span.attributes}
     keys |= {key for span in seen.spans for link in span.links for key in link.attributes}
     assert keys <= set(names.ATTRIBUTES)
-    assert {event.name for span in seen.spans for event in span.events} <= set(names.SPAN_EVENTS)
+    assert {event.name for span in seen.spans for event in span.events} <= set(SPAN_EVENTS)
 
 
 def test_every_note_is_named() -> None:
     """What is told within spans is what the docs list."""
-    assert {name for name, _ in NOTES.values()} == set(names.SPAN_EVENTS)
-    assert set(names.SPAN_EVENTS) >= ON_ROOT
+    assert {entry.name for entry in SPAN_EVENT_ENTRIES.values()} == set(SPAN_EVENTS)
+    assert set(SPAN_EVENTS) >= ON_ROOT

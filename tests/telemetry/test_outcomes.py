@@ -548,7 +548,7 @@ async def test_a_run_that_is_interrupted_shows_where_it_stood() -> None:
     agent = Agent("a", model=ScriptedProvider(call("wait"), "Never."), tools=[wait])
     task = asyncio.ensure_future(CrewExecutor(agent, observers=[tree]).execute("Go"))
     await begun.wait()
-    assert lines_of(tree)["execute_tool wait"] == "under way"
+    assert lines_of(tree)["execute_tool wait"] == "in progress"
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):
