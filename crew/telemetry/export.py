@@ -1,15 +1,15 @@
-"""What stands between the SDK and an exporter: it never raises, rests after a failure, and says what is wrong once."""
+"""Creates OpenTelemetry providers, with exporters that never raise, pause after a slow failure, and warn once."""
 
 from __future__ import annotations
 
-import importlib
 import logging
-import re
+import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from crew.errors import ConfigError, describe
 from crew.secrets.patterns import redact
@@ -17,225 +17,308 @@ from crew.telemetry.environment import Signal, otlp_endpoint, queue_size_is_set
 from crew.telemetry.logs import warn
 from crew.telemetry.names import SCOPE
 
+if TYPE_CHECKING:  # imported with the first provider, not with this package
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+    from requests import PreparedRequest, Response, Session
+
+    ExportResult = SpanExportResult | MetricExportResult
+
 PAUSE_SECONDS = 10.0
 SLOW_SECONDS = 1.0
 
-SIGNAL_UNITS = {"traces": "spans", "metrics": "reports"}
+SIGNAL_UNITS = {"traces": "Spans", "metrics": "Reports"}
 NO_METRICS_HINT = (
-    'This receiver takes no metrics (Jaeger does not): metrics="off", or OTEL_METRICS_EXPORTER=none, ends this.'
+    'This receiver takes no metrics (Jaeger does not): set metrics="off" or OTEL_METRICS_EXPORTER=none to stop sending.'
 )
-NOT_FOUND_HINT = "Check the address: the server that answers there takes no traces at this path."
-UNAUTHORIZED_HINT = "Check the key that OTEL_EXPORTER_OTLP_HEADERS must hold."
+NOT_FOUND_HINT = "Check the address: the server there takes no traces at this path."
+UNAUTHORIZED_HINT = "Check the key in OTEL_EXPORTER_OTLP_HEADERS."
 UNREACHABLE_HINT = "Check that an OTLP receiver listens there for HTTP, usually on port 4318."
 
 log = logging.getLogger("crew")
 
+# ------------------------------------------------------------------------------------------------ failures
+
+
+@dataclass(slots=True)
+class HttpOutcome:
+    """What the last HTTP request of an exporter came to: an answer, or an error."""
+
+    status: int | None = None
+    reason: str = ""
+    error: Exception | None = None
+
+    def describe(self) -> str:
+        """The outcome in a few words; empty if no request was sent."""
+        if self.status is not None:
+            return f"{self.status} {self.reason}".strip()
+
+        return "" if self.error is None else _connection_error_text(self.error)
+
+
+def _connection_error_text(error: Exception) -> str:
+    from requests.exceptions import Timeout
+
+    if isinstance(error, Timeout):
+        return "no answer in time"
+
+    # The error of the operating system, such as "Connection refused", is the innermost cause.
+    texts = [cause.strerror for cause in _causes(error) if isinstance(cause, OSError) and cause.strerror]
+    return texts[-1] if texts else describe(error)[:300]
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def recording_session(outcome: HttpOutcome) -> Session:
+    """An HTTP session for an exporter that stores the outcome of each request."""
+    import requests
+
+    class RecordingSession(requests.Session):
+        def send(self, request: PreparedRequest, **options: Any) -> Response:
+            outcome.status, outcome.reason, outcome.error = None, "", None
+
+            try:
+                response = super().send(request, **options)
+            except Exception as error:
+                outcome.error = error
+                raise
+
+            outcome.status, outcome.reason = response.status_code, (response.reason or "")[:200]
+            return response
+
+    return RecordingSession()
+
 
 class ExportGuard:
-    """An exporter's `export`; after a failure that took its time, nothing is tried for some seconds.
+    """Replaces an exporter's `export`: returns failures instead of raising, and pauses after a failure that took long.
 
-    Whoever waits for an export, at closing and again at the exit of the process, waits for a dead receiver once.
+    So flushing and the exit of the process do not both wait for a receiver that is down.
     """
 
     def __init__(
         self,
-        export: Callable[..., Any],
-        results: Any,
+        export: Callable[..., ExportResult],
+        results: type[ExportResult],
         signal: Signal,
         address: str,
+        outcome: HttpOutcome | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._export, self._results, self._clock = export, results, clock
-        self._signal, self._address = signal, address
-        self._dropped, self._failing, self._paused_until = 0, False, clock()
+        self._signal, self._address, self._outcome = signal, address, outcome or HttpOutcome()
+        self._lost, self._failing, self._paused_until = 0, False, clock()
 
-    def __call__(self, batch: Any, **options: Any) -> Any:
+    def __call__(self, batch: Sized, **options: float) -> ExportResult:
         """Send a batch."""
         size = len(batch) if self._signal == "traces" else 1
         began = self._clock()
 
         if began < self._paused_until:
-            self._dropped += size
+            self._lost += size
             return self._results.FAILURE
 
-        result, words = self._try(batch, options)
+        result, logged = self._try(batch, options)
 
         if result is self._results.SUCCESS:
-            self._recover()
+            self._recovered()
             return result
 
         ended = self._clock()
         self._paused_until = ended + PAUSE_SECONDS if ended - began >= SLOW_SECONDS else ended
-        self._fail(size, words)
+        self._failed(size, logged)
         return result
 
-    def _try(self, batch: Any, options: dict[str, Any]) -> tuple[Any, str]:
-        heard: list[str] = []
-        token = _HEARD.set(heard)
+    def _try(self, batch: Sized, options: dict[str, float]) -> tuple[ExportResult, str]:
+        logged: list[str] = []
+        token = _LOGGED.set(logged)
 
         try:
             result = self._export(batch, **options)
-        except Exception as error:  # the observer boundary: an exporter that fails must not end the thread it runs on
+        except Exception as error:  # the observer boundary: an error must not end the exporter's thread
             return self._results.FAILURE, describe(error)
         finally:
-            _HEARD.reset(token)
+            _LOGGED.reset(token)
 
-        return result, heard[0] if heard else ""
+        return result, logged[0] if logged else ""
 
-    def _fail(self, size: int, words: str) -> None:
-        self._dropped += size
+    def _failed(self, size: int, logged: str) -> None:
+        self._lost += size
 
         if self._failing:
             return
 
         self._failing = True
-        status, reason = _read(words)
-        where = f"{self._signal} can't be exported to {self._address} ({reason})"
-        warn(redact(f"{where}; {SIGNAL_UNITS[self._signal]} lost so far: {self._dropped}. {self._hint(status)}"))
+        # Without an HTTP request (the batch is too large, or can't be encoded) only the exporter's log line says why.
+        reason = self._outcome.describe() or logged[:300].rstrip(".") or "no answer in time"
+        lost = f"{SIGNAL_UNITS[self._signal]} lost so far: {self._lost}."
+        warn(redact(f"Can't export {self._signal} to {self._address}: {reason}. {lost} {self._hint()}"))
 
-    def _hint(self, status: int | None) -> str:
-        if status == 404:
-            return NO_METRICS_HINT if self._signal == "metrics" else NOT_FOUND_HINT
+    def _hint(self) -> str:
+        match self._outcome.status:
+            case 404:
+                return NO_METRICS_HINT if self._signal == "metrics" else NOT_FOUND_HINT
+            case 401 | 403:
+                return UNAUTHORIZED_HINT
+            case _:
+                return UNREACHABLE_HINT
 
-        return UNAUTHORIZED_HINT if status in (401, 403) else UNREACHABLE_HINT
-
-    def _recover(self) -> None:
+    def _recovered(self) -> None:
         if self._failing:
-            unit, address = SIGNAL_UNITS[self._signal], redact(self._address)
-            log.warning("%s get through to %s again; %s lost meanwhile: %d", self._signal, address, unit, self._dropped)
+            units, address = SIGNAL_UNITS[self._signal].lower(), redact(self._address)
+            log.warning("Exporting %s to %s works again; %s lost: %d", self._signal, address, units, self._lost)
 
-        self._failing, self._dropped = False, 0
-
-
-def guard_exporter(exporter: Any, results: Any, signal: Signal, address: str) -> Any:
-    """The same exporter, guarded; what it has to say itself is taken into our own line."""
-    logger = logging.getLogger(type(exporter).__module__)
-
-    if not any(isinstance(known, _Overhears) for known in logger.filters):
-        logger.addFilter(_Overhears())
-
-    exporter.export = ExportGuard(exporter.export, results, signal, address)
-    return exporter
+        self._failing, self._lost = False, 0
 
 
-_HEARD: ContextVar[list[str] | None] = ContextVar("heard", default=None)
+_LOGGED: ContextVar[list[str] | None] = ContextVar("logged", default=None)
 
 
-class _Overhears(logging.Filter):
-    """Keeps an exporter's complaints while we call it; those of exporters that are not ours pass."""
+class _CollectLogLines(logging.Filter):
+    """Collects what an exporter logs while the guard calls it; log lines of the application's exporters pass."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        heard = _HEARD.get()
+        logged = _LOGGED.get()
 
-        if heard is None:
+        if logged is None:
             return True
 
-        heard.append(record.getMessage())
+        logged.append(record.getMessage())
         return False
 
 
-def _read(words: str) -> tuple[int | None, str]:
-    """The status in an exporter's complaint, if it was answered at all, and the complaint in short."""
-    if answered := re.search(r"code: (\d{3}), reason: (.*)", words):
-        return int(answered[1]), f"it answers {answered[1]} {answered[2][:200]}".strip()
+def guard_exporter(
+    exporter: OTLPSpanExporter | OTLPMetricExporter,
+    results: type[ExportResult],
+    signal: Signal,
+    address: str,
+    outcome: HttpOutcome,
+) -> None:
+    """Replace `export` of this exporter by a guard, whose one warning stands for the exporter's log lines."""
+    logger = logging.getLogger(type(exporter).__module__)
 
-    if refused := re.search(r"\[Errno -?\d+\] ([^'\")]+)", words):
-        return None, refused[1]
+    if not any(isinstance(known, _CollectLogLines) for known in logger.filters):
+        logger.addFilter(_CollectLogLines())
 
-    if "timeout" in words or not words:
-        return None, "it does not answer in time"
+    exporter.__dict__["export"] = ExportGuard(exporter.export, results, signal, address, outcome)
 
-    return None, words[:300].rstrip(".")
 
+# ------------------------------------------------------------------------------------------------ providers
 
 QUEUE_SIZE = 65_536
 BATCH_SIZE = 2_048
 DELAY_MS = 1_000
-TIMEOUT_SECONDS = 4.0  # less than a flush waits, which then need not give up on an exporter that is about to
+TIMEOUT_SECONDS = 4.0  # shorter than a flush, so that a flush does not time out before the exporter does
 
 MISSING_EXTRA = (
     "exporting needs the extra `otlp`: pip install 'crew-executor[otlp]', "
-    "or what is in it: pip install opentelemetry-exporter-otlp-proto-http"
+    "or pip install opentelemetry-exporter-otlp-proto-http"
 )
 
 
 def create_tracer_provider(
     exporters: Iterable[str], endpoint: str | None, service_name: str | None, ratio: float | None
-) -> Any:
-    """Spans go out in batches from a thread; the standard OTEL_* variables hold where nothing is said here."""
-    made = [_span_exporter(name, endpoint) for name in exporters]
+) -> TracerProvider:
+    """A provider whose thread exports spans in batches; OTEL_* variables apply where an argument is None."""
+    span_exporters = [_span_exporter(name, endpoint) for name in exporters]
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
     sampler = None if ratio is None else ParentBased(TraceIdRatioBased(ratio))
     provider = TracerProvider(sampler=sampler, resource=_resource(service_name))
-    sized = {} if queue_size_is_set() else {"max_queue_size": QUEUE_SIZE, "max_export_batch_size": BATCH_SIZE}
+    queue_size, batch_size = (None, None) if queue_size_is_set() else (QUEUE_SIZE, BATCH_SIZE)
 
-    for exporter in made:
-        provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=DELAY_MS, **sized))  # type: ignore[arg-type]
+    for exporter in span_exporters:
+        provider.add_span_processor(
+            BatchSpanProcessor(
+                exporter,
+                schedule_delay_millis=DELAY_MS,
+                max_queue_size=queue_size,
+                max_export_batch_size=batch_size,
+            )
+        )
 
     return provider
 
 
-def create_meter_provider(exporters: Iterable[str], endpoint: str | None, service_name: str | None) -> Any:
-    """Metrics go out every so often (OTEL_METRIC_EXPORT_INTERVAL) from a thread."""
-    made = [_metric_exporter(name, endpoint) for name in exporters]
+def create_meter_provider(exporters: Iterable[str], endpoint: str | None, service_name: str | None) -> MeterProvider:
+    """A provider whose thread exports metrics at intervals (OTEL_METRIC_EXPORT_INTERVAL)."""
+    metric_exporters = [_metric_exporter(name, endpoint) for name in exporters]
     from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-    # Exemplars would double the price of a measurement, and every span is there to be found anyway.
+    # Exemplars would double the cost of a measurement.
     return MeterProvider(
-        metric_readers=[PeriodicExportingMetricReader(exporter) for exporter in made],
+        metric_readers=[PeriodicExportingMetricReader(exporter) for exporter in metric_exporters],
         resource=_resource(service_name),
         exemplar_filter=AlwaysOffExemplarFilter(),
     )
 
 
-def _span_exporter(name: str, endpoint: str | None) -> Any:
+def _span_exporter(name: str, endpoint: str | None) -> SpanExporter:
     from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExportResult
 
     if name == "console":
         return ConsoleSpanExporter(out=sys.stdout)
 
-    address = _signal_url("traces", endpoint)
-    exporter = _otlp_exporter_class("trace_exporter", "OTLPSpanExporter")(endpoint=address, timeout=TIMEOUT_SECONDS)
-    return guard_exporter(exporter, SpanExportResult, "traces", address)
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError as error:
+        raise ConfigError("telemetry", MISSING_EXTRA) from error
+
+    address, outcome = _signal_url("traces", endpoint), HttpOutcome()
+    exporter = OTLPSpanExporter(endpoint=address, timeout=TIMEOUT_SECONDS, session=_session("traces", outcome))
+    guard_exporter(exporter, SpanExportResult, "traces", address, outcome)
+    return exporter
 
 
-def _metric_exporter(name: str, endpoint: str | None) -> Any:
+def _metric_exporter(name: str, endpoint: str | None) -> MetricExporter:
     from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricExportResult
 
     if name == "console":
         return ConsoleMetricExporter(out=sys.stdout)
 
-    address = _signal_url("metrics", endpoint)
-    exporter = _otlp_exporter_class("metric_exporter", "OTLPMetricExporter")(endpoint=address, timeout=TIMEOUT_SECONDS)
-    return guard_exporter(exporter, MetricExportResult, "metrics", address)
-
-
-def _otlp_exporter_class(module: str, name: str) -> Any:
     try:
-        return getattr(importlib.import_module(f"opentelemetry.exporter.otlp.proto.http.{module}"), name)
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     except ImportError as error:
         raise ConfigError("telemetry", MISSING_EXTRA) from error
 
+    address, outcome = _signal_url("metrics", endpoint), HttpOutcome()
+    exporter = OTLPMetricExporter(endpoint=address, timeout=TIMEOUT_SECONDS, session=_session("metrics", outcome))
+    guard_exporter(exporter, MetricExportResult, "metrics", address, outcome)
+    return exporter
+
+
+def _session(signal: Signal, outcome: HttpOutcome) -> Session | None:
+    """None if a variable names a credential provider: the exporter then takes the session from that one."""
+    variables = (f"HTTP_{signal.upper()}", "HTTP")
+    is_provided = any(os.environ.get(f"OTEL_PYTHON_EXPORTER_OTLP_{part}_CREDENTIAL_PROVIDER") for part in variables)
+    return None if is_provided else recording_session(outcome)
+
 
 def _signal_url(signal: Signal, endpoint: str | None) -> str:
-    """Where a signal goes: what the code says, else the variables, else where the standard looks for a receiver."""
+    """The address of a signal: by the argument, else by OTEL_* variables, else the standard port on this host."""
     variable, given = otlp_endpoint(signal) or ("", "http://localhost:4318")
 
     if endpoint is None and signal.upper() in variable:
-        return given  # a signal's own variable holds the whole address
+        return given  # a variable for one signal holds the full address
 
     base = (endpoint or given).rstrip("/").removesuffix("/v1/traces").removesuffix("/v1/metrics")
     return f"{base}/v1/{signal}"
 
 
-def _resource(service_name: str | None) -> Any:
+def _resource(service_name: str | None) -> Resource:
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 
-    named = {SERVICE_NAME: service_name} if service_name is not None else {}
-    made = Resource.create(named)
-    unnamed = str(made.attributes.get(SERVICE_NAME, "")).startswith("unknown_service")
-    return made.merge(Resource({SERVICE_NAME: SCOPE})) if unnamed else made
+    resource = Resource.create({SERVICE_NAME: service_name} if service_name is not None else {})
+    is_unnamed = str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service")
+    return resource.merge(Resource({SERVICE_NAME: SCOPE})) if is_unnamed else resource

@@ -52,7 +52,7 @@ def traces(jaeger: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "can't be exported" not in done.stderr
+    assert "Can't export" not in done.stderr
     first, second = re.findall(r"http://\S+/[0-9a-f]{32}", done.stdout)
     kept = fetch(jaeger, first[-32:]), fetch(jaeger, second[-32:])
     assert "not the Jaeger UI" not in page(first) + page(second)

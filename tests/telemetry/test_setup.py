@@ -267,8 +267,29 @@ async def test_a_receiver_without_metrics_is_told_with_the_way_out(
     await CrewExecutor(Agent("a", model=ScriptedProvider("Hello."))).execute("Go")
     await telemetry.shutdown()
     (told,) = [record.getMessage() for record in caplog.records]
-    assert f"metrics can't be exported to {receiver.url}/v1/metrics (it answers 404 Not Found)" in told
-    assert 'metrics="off", or OTEL_METRICS_EXPORTER=none' in told
+    assert f"Can't export metrics to {receiver.url}/v1/metrics: 404 Not Found. Reports lost so far: 1." in told
+    assert 'metrics="off" or OTEL_METRICS_EXPORTER=none' in told
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "hint"),
+    [
+        (401, "401 Unauthorized", "Check the key in OTEL_EXPORTER_OTLP_HEADERS."),
+        (404, "404 Not Found", "Check the address: the server there takes no traces at this path."),
+        (None, "Connection refused", "Check that an OTLP receiver listens there for HTTP, usually on port 4318."),
+    ],
+)
+async def test_each_kind_of_export_failure_has_its_reason_and_hint(
+    status: int | None, reason: str, hint: str, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Taken from the HTTP answer or the connection's error; the exporter's own log lines are not repeated."""
+    url = receiver.url if status else "http://127.0.0.1:1"
+    receiver.refuses["/v1/traces"] = status or 500
+    telemetry = configure(otlp_endpoint=url, metrics="off")
+    await CrewExecutor(Agent("a", model=ScriptedProvider("Hello."))).execute("Go")
+    await telemetry.shutdown()
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message == f"Can't export traces to {url}/v1/traces: {reason}. Spans lost so far: 3. {hint}"
 
 
 def test_what_is_wrong_is_said_all_at_once() -> None:
