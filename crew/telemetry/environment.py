@@ -1,4 +1,4 @@
-"""What the environment says on telemetry, by the standard names."""
+"""Reads the standard OTEL_* environment variables."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Signal = Literal["traces", "metrics"]
 
 
 def content_capture_enabled(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether what was said is exported too."""
+    """Whether message content is exported."""
     given = environment.get(CAPTURE_VARIABLE, "").strip().lower()
     return given not in ("", "0", "false", "no", "no_content", "off")
 
 
 def requested_exporters(signal: Signal, environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
-    """Which exporters the standard variables ask for; None where they say nothing."""
+    """The exporters that the variables name; None if they name none."""
     if _is_disabled(environment):
         return ()
 
@@ -33,12 +33,12 @@ def requested_exporters(signal: Signal, environment: Mapping[str, str] = os.envi
 
 
 def otlp_endpoint(signal: Signal, environment: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
-    """The variable that says where a signal goes by OTLP, and what it says."""
+    """The variable that sets the OTLP endpoint of a signal, and its value."""
     return _first_variable(signal, "ENDPOINT", environment)
 
 
 def endpoint_problems(signal: Signal, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Why nothing can be sent where the standard variables say."""
+    """Why the endpoint in the variables can't be used."""
     found = otlp_endpoint(signal, environment)
 
     if found:
@@ -48,23 +48,23 @@ def endpoint_problems(signal: Signal, environment: Mapping[str, str] = os.enviro
 def unsupported_requests(
     signal: Signal, used: Collection[str], environment: Mapping[str, str] = os.environ
 ) -> Iterator[str]:
-    """What the standard variables ask for and does not happen, with these exporters in use."""
+    """What the variables ask for that is not supported, given the exporters in use."""
     for name in () if _is_disabled(environment) else _named_exporters(signal, environment):
         if name not in EXPORTERS:
             known = ", ".join(EXPORTERS)
-            yield f"{_variable(signal)} names the exporter {name!r}, which is not known here. Known are: {known}."
+            yield f"{_variable(signal)} names the unknown exporter {name!r}. Available: {known}."
 
     found = _first_variable(signal, "PROTOCOL", environment)
 
     if found and found[1].lower() != PROTOCOL and "otlp" in used:
         yield (
-            f"{found[0]} is {found[1]!r}, but what is spoken here is OTLP over HTTP ({PROTOCOL}): "
-            "the endpoint must be the receiver's HTTP port, usually 4318."
+            f"{found[0]} is {found[1]!r}, but only OTLP over HTTP ({PROTOCOL}) is supported: "
+            "use the receiver's HTTP port, usually 4318."
         )
 
 
 def queue_size_is_set(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the standard variables size the queue of spans."""
+    """Whether a variable sets the size of the span queue."""
     return bool(environment.get("OTEL_BSP_MAX_QUEUE_SIZE"))
 
 
@@ -82,7 +82,7 @@ def _named_exporters(signal: Signal, environment: Mapping[str, str]) -> tuple[st
 
 
 def _first_variable(signal: Signal, what: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The signal's own variable goes before the one for all signals."""
+    """A variable for one signal takes precedence over the one for all signals."""
     for name in (f"OTEL_EXPORTER_OTLP_{signal.upper()}_{what}", f"OTEL_EXPORTER_OTLP_{what}"):
         if given := environment.get(name, "").strip():
             return name, given

@@ -1,4 +1,4 @@
-"""Structured lines onto the stdlib logger `crew`: silent until the application, or `configure`, turns it on."""
+"""Structured log lines on the stdlib logger `crew`; silent until the application or `configure` adds a handler."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator, MutableMapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from crew.secrets.patterns import REDACTED, is_sensitive_name, redact, redact_value
+
+if TYPE_CHECKING:  # imported with the first log line, not with this package
+    from structlog.stdlib import BoundLogger
 
 LOGGER = "crew"
 
@@ -16,7 +19,7 @@ Fields = MutableMapping[str, Any]
 
 
 def has_listeners() -> bool:
-    """Whether anybody listens to the logger `crew`, at any level that it lets through."""
+    """Whether the logger `crew` is enabled and has a handler, its own or an inherited one."""
     logger = logging.getLogger(LOGGER)
     return logger.isEnabledFor(logging.ERROR) and any(True for _ in _handlers(logger))
 
@@ -28,28 +31,29 @@ def _handlers(logger: logging.Logger | None) -> Iterator[logging.Handler]:
 
 
 def add_null_handler() -> None:
-    """Without a handler of anybody's, the stdlib would print warnings to stderr on its own account."""
+    """Keep the stdlib from printing warnings to stderr as long as no handler is configured."""
     logger = logging.getLogger(LOGGER)
 
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
 
 
-def bind_logger(**ids: Any) -> Any:
-    """A structlog logger with these ids on every line; no global configuration is read or changed."""
+def bind_logger(**ids: str) -> BoundLogger:
+    """A structlog logger with these ids on every line; structlog's global configuration is neither read nor changed."""
     import structlog
 
-    return structlog.wrap_logger(
+    logger: BoundLogger = structlog.wrap_logger(
         logging.getLogger(LOGGER),
         processors=[structlog.stdlib.filter_by_level, redact_fields, _to_record],
         wrapper_class=structlog.stdlib.BoundLogger,
         context_class=dict,
         cache_logger_on_first_use=False,
-    ).bind(**ids)
+    )
+    return logger.bind(**ids)
 
 
-def redact_fields(logger: Any, method: str, fields: Fields) -> Fields:
-    """A processor: key-like strings, and whatever stands under a telling name, are replaced; nothing raises."""
+def redact_fields(logger: object, method: str, fields: Fields) -> Fields:
+    """A structlog processor that replaces key-like strings and the values of sensitive names; it never raises."""
     for name, value in fields.items():
         if name not in ("_record", "_from_structlog"):
             fields[name] = REDACTED if is_sensitive_name(name) and value is not None else redact_value(value)
@@ -58,11 +62,11 @@ def redact_fields(logger: Any, method: str, fields: Fields) -> Fields:
 
 
 class LogLine:
-    """A line as text, made when somebody writes it; handlers that know us take the fields instead."""
+    """A log line that becomes text when a handler formats it; our handler takes the fields instead."""
 
     __slots__ = ("fields",)
 
-    def __init__(self, fields: dict[str, Any]) -> None:
+    def __init__(self, fields: dict[str, object]) -> None:
         self.fields = fields
 
     def __str__(self) -> str:
@@ -70,18 +74,18 @@ class LogLine:
         return f"{self.fields['event']} {rest}"
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: object) -> str:
     return value if isinstance(value, str) and value and " " not in value else repr(value)
 
 
-def _to_record(logger: Any, method: str, fields: Fields) -> tuple[tuple[LogLine], dict[str, Any]]:
+def _to_record(logger: object, method: str, fields: Fields) -> tuple[tuple[LogLine], dict[str, object]]:
     return (LogLine(dict(fields)),), {}
 
 
-def unpack_record(logger: Any, method: str, fields: Fields) -> Fields:
-    """A processor: a line of ours arrives as a stdlib record, and is taken apart again."""
+def unpack_record(logger: object, method: str, fields: Fields) -> Fields:
+    """A structlog processor that restores the fields of a `LogLine` from the stdlib record that carried it."""
     record = fields.get("_record")
-    line = getattr(record, "msg", None)
+    line = record.msg if isinstance(record, logging.LogRecord) else None
 
     if isinstance(line, LogLine):
         kept = {name: fields[name] for name in ("_record", "_from_structlog") if name in fields}
@@ -97,14 +101,14 @@ log = logging.getLogger(LOGGER)
 
 
 def warn(text: str) -> None:
-    """A warning to the logger `crew`; where nobody listens to that, on stderr as Python's own warnings are."""
+    """Warn on the logger `crew`; if it has no handler, by a `RuntimeWarning`."""
     if not has_listeners():
         try:
-            # Explicit, because no line of ours or of the caller's would explain it.
+            # Explicit, because neither our line nor the caller's would explain the warning.
             warnings.warn_explicit(text, RuntimeWarning, WARNING_SOURCE, 1, WARNING_SOURCE)
             return
         except RuntimeWarning:
-            pass  # warnings are errors here, and a run must not end by the way it is watched
+            pass  # warnings are errors in this process, and telemetry must not end a run
 
     log.warning("%s", text)
 
@@ -113,7 +117,7 @@ SDK_LOGGERS = ("openai", "anthropic", "httpx", "httpx2", "aiohttp", "opentelemet
 
 
 class _CrewHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Marks the handler that we made, so that it can be taken away again; writes to what stderr is at the time."""
+    """The handler that `configure` adds and `reset` removes; writes to the current `sys.stderr`."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
@@ -124,7 +128,7 @@ class _CrewHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def attach_handler(form: Literal["console", "json"], level: str) -> None:
-    """Print the lines of `crew` from this level on, and warnings of the SDKs, to stderr."""
+    """Print log lines of `crew` from this level on, and those of the SDKs, to stderr."""
     import structlog
 
     detach_handler()
@@ -156,7 +160,7 @@ def attach_handler(form: Literal["console", "json"], level: str) -> None:
 
 
 def detach_handler() -> None:
-    """Take our handler away again."""
+    """Remove our handler."""
     for name in (LOGGER, *SDK_LOGGERS):
         logger = logging.getLogger(name)
 

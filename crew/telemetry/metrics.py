@@ -1,4 +1,4 @@
-"""What was measured, kept in this process: the numbers behind `executor.metrics()`."""
+"""Sums up measurements for `executor.metrics()` and forwards them to OpenTelemetry instruments."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from crew.errors import describe
 from crew.secrets.patterns import redact
 from crew.telemetry import names
 from crew.telemetry.names import METRICS
+
+if TYPE_CHECKING:  # imported with the first meter, not with this package
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import Meter
 
 MAX_SERIES = 2_000
 
@@ -21,9 +25,9 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricValue:
-    """One metric: how often it was measured, the sum, the least, the most, and the same for each set of labels.
+    """One metric: count, total, minimum and maximum of its measurements, also for each set of labels.
 
-    What was not measured yet is 0 throughout.
+    All are 0 if nothing was measured yet.
     """
 
     unit: str
@@ -35,38 +39,38 @@ class MetricValue:
 
     @property
     def mean(self) -> float:
-        """The sum by the count."""
+        """The total divided by the count."""
         return self.total / self.count if self.count else 0.0
 
 
 class MetricSeries:
-    """One metric under one set of labels."""
+    """The sums of one metric for one set of labels."""
 
-    __slots__ = ("count", "least", "most", "total")
+    __slots__ = ("count", "maximum", "minimum", "total")
 
     def __init__(self) -> None:
-        self.count, self.total, self.least, self.most = 0, 0.0, math.inf, -math.inf
+        self.count, self.total, self.minimum, self.maximum = 0, 0.0, math.inf, -math.inf
 
     def add(self, value: float) -> None:
-        """One measurement."""
+        """Add one measurement."""
         self.count += 1
         self.total += value
 
-        if value < self.least:
-            self.least = value
+        if value < self.minimum:
+            self.minimum = value
 
-        if value > self.most:
-            self.most = value
+        if value > self.maximum:
+            self.maximum = value
 
 
 class MetricTotals:
-    """Adds up what it is told; at most 2,000 sets of labels, what is beyond them counts without labels."""
+    """Sums up measurements; beyond 2,000 series, new sets of labels are counted without labels."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, Labels], MetricSeries] = {}
 
     def series(self, name: str, labels: Labels) -> MetricSeries:
-        """Where the measurements of this kind are added up."""
+        """The series of this metric and these labels."""
         key = (name, labels)
 
         if key not in self._series and len(self._series) >= MAX_SERIES:
@@ -75,26 +79,30 @@ class MetricTotals:
         return self._series.setdefault(key, MetricSeries())
 
     def values(self) -> dict[str, MetricValue]:
-        """Every metric that there is, with what it came to so far."""
+        """Every metric with its measurements so far."""
         found: dict[str, dict[Labels, MetricValue]] = {name: {} for name in METRICS}
 
-        for (name, labels), of in list(self._series.items()):
-            if of.count:
-                unit = METRICS[name].unit
-                figure = MetricValue(unit=unit, count=of.count, total=of.total, minimum=of.least, maximum=of.most)
-                found[name][labels] = figure
+        for (name, labels), series in list(self._series.items()):
+            if series.count:
+                found[name][labels] = MetricValue(
+                    unit=METRICS[name].unit,
+                    count=series.count,
+                    total=series.total,
+                    minimum=series.minimum,
+                    maximum=series.maximum,
+                )
 
         return {name: _combine(METRICS[name].unit, parts) for name, parts in found.items()}
 
 
 def _combine(unit: str, parts: dict[Labels, MetricValue]) -> MetricValue:
-    all_ = list(parts.values())
+    values = list(parts.values())
     return MetricValue(
         unit=unit,
-        count=sum(f.count for f in all_),
-        total=sum(f.total for f in all_),
-        minimum=min((f.minimum for f in all_), default=0.0),
-        maximum=max((f.maximum for f in all_), default=0.0),
+        count=sum(value.count for value in values),
+        total=sum(value.total for value in values),
+        minimum=min((value.minimum for value in values), default=0.0),
+        maximum=max((value.maximum for value in values), default=0.0),
         by_labels=parts,
     )
 
@@ -103,74 +111,74 @@ MAX_QUEUED = 512
 
 log = logging.getLogger("crew")
 
-RecordMeasurement = Callable[[float, dict[str, str], Any], None]
+RecordMeasurement = Callable[[float, dict[str, str], "Context"], None]
 
 
 class OTelInstruments:
     """One instrument for each metric of the names module, made once for a meter.
 
-    Measurements wait until somebody reads the metrics, a run is over, or many are waiting: told one after the other
-    they cost less than each between the steps of runs. One that can't be told is lost, with one warning for all.
+    Measurements are queued until the metrics are read, a run ends, or the queue is full: recorded together they cost
+    less than one by one between the steps of runs. One that can't be recorded is lost, with one warning for all.
     """
 
-    def __init__(self, meter: Any) -> None:
+    def __init__(self, meter: Meter) -> None:
         from opentelemetry.context import Context
 
-        self._tell: dict[str, RecordMeasurement] = {}
-        self._waiting: deque[tuple[RecordMeasurement, float, dict[str, str]]] = deque()
-        # Not an empty one, in whose place the current one is taken: that may be another run's by then.
+        self._record: dict[str, RecordMeasurement] = {}
+        self._queue: deque[tuple[RecordMeasurement, float, dict[str, str]]] = deque()
+        # Not empty: instead of an empty context the SDK takes the current one, which may belong to another run.
         self._context = Context({"crew": True})
         self._warned = False
 
         for name, metric in METRICS.items():
-            facts = {"unit": metric.unit, "description": metric.description}
-
             match metric.kind:
                 case "counter":
-                    self._tell[name] = meter.create_counter(name, **facts).add
+                    self._record[name] = meter.create_counter(name, metric.unit, metric.description).add
                 case "updown":
-                    self._tell[name] = meter.create_up_down_counter(name, **facts).add
+                    self._record[name] = meter.create_up_down_counter(name, metric.unit, metric.description).add
                 case "histogram":
                     buckets = metric.buckets or None
-                    made = meter.create_histogram(name, **facts, explicit_bucket_boundaries_advisory=buckets)
-                    self._tell[name] = made.record
+                    histogram = meter.create_histogram(
+                        name, metric.unit, metric.description, explicit_bucket_boundaries_advisory=buckets
+                    )
+                    self._record[name] = histogram.record
 
         meter.create_observable_gauge("crew.telemetry.reading", callbacks=[self._read])
 
     def adder(self, name: str, attributes: dict[str, str]) -> Callable[[float], None]:
-        """What takes the measurements of this metric under these attributes."""
-        waiting, tell = self._waiting, self._tell[name]
+        """A function that queues measurements of this metric with these attributes."""
+        queue, record = self._queue, self._record[name]
 
-        def take(value: float) -> None:
-            waiting.append((tell, value, attributes))
+        def add(value: float) -> None:
+            queue.append((record, value, attributes))
 
-            if len(waiting) >= MAX_QUEUED:
+            if len(queue) >= MAX_QUEUED:
                 self.flush()
 
-        return take
+        return add
 
     def flush(self) -> None:
-        """Tell what waits."""
-        waiting, context = self._waiting, self._context
+        """Record the queued measurements."""
+        queue, context = self._queue, self._context
 
-        while waiting:
+        while queue:
             try:
-                tell, value, attributes = waiting.popleft()
+                record, value, attributes = queue.popleft()
             except IndexError:
-                return  # a reader's thread was here at the same time
+                return  # a reader's thread emptied the queue at the same time
 
             try:
-                tell(value, attributes, context)
-            except Exception as error:  # the observer boundary: a meter may be anybody's code
+                record(value, attributes, context)
+            except Exception as error:  # the observer boundary: meters are user code
                 self._warn_once(error)
 
     def _warn_once(self, error: Exception) -> None:
         if not self._warned:
             self._warned = True
-            log.warning("a meter failed, and some measurements are lost: %s", describe(error))
+            log.warning("A meter failed, and measurements are lost: %s", describe(error))
 
-    def _read(self, options: Any) -> tuple[()]:
-        """Called before metrics are read; it has nothing to show of its own."""
+    def _read(self, options: object) -> tuple[()]:
+        """The callback of an instrument without values, called before metrics are read."""
         self.flush()
         return ()
 
@@ -181,7 +189,7 @@ AddValue = Callable[[float], None]
 
 
 class ModelCallMetrics(NamedTuple):
-    """What is measured of the calls of one agent to one model: looked up once a call, not once a measurement."""
+    """The adders for the requests of one agent to one model: looked up once a request, not once a measurement."""
 
     labels: Labels
     add_duration: AddValue
@@ -191,11 +199,11 @@ class ModelCallMetrics(NamedTuple):
 
 
 class MetricRecorder:
-    """Knows the way of each metric under each set of labels, so that a measurement costs little more than its sum."""
+    """Records measurements; caches the adder of each metric and set of labels, so that recording is cheap."""
 
-    def __init__(self, figures: MetricTotals, instruments: OTelInstruments | None) -> None:
+    def __init__(self, totals: MetricTotals, instruments: OTelInstruments | None) -> None:
         self.instruments = instruments
-        self._figures = figures
+        self._totals = totals
         self._adders: dict[tuple[str, Labels], AddValue] = {}
         self._calls: dict[tuple[str, str, str], ModelCallMetrics] = {}
 
@@ -203,19 +211,19 @@ class MetricRecorder:
         self.adder(name, labels)(value)
 
     def adder(self, name: str, labels: Labels) -> AddValue:
-        """What takes the measurements of this metric under these labels."""
-        way = self._adders.get((name, labels))
+        """A function that records measurements of this metric with these labels."""
+        add = self._adders.get((name, labels))
 
-        if way is None:
+        if add is None:
             if len(self._adders) >= MAX_CACHED:
                 self._adders.clear()
 
-            way = self._adders[name, labels] = self._create_adder(name, labels)
+            add = self._adders[name, labels] = self._create_adder(name, labels)
 
-        return way
+        return add
 
     def calls(self, provider: str = "", model: str = "", agent: str = "") -> ModelCallMetrics:
-        """The ways of everything that is measured of this agent's calls to this model."""
+        """The adders for the requests of this agent to this model."""
         known = self._calls.get((provider, model, agent))
 
         if known is None:
@@ -227,8 +235,8 @@ class MetricRecorder:
         return known
 
     def _model_call_metrics(self, provider: str, model: str, agent: str) -> ModelCallMetrics:
-        said = ((names.PROVIDER, provider), (names.REQUEST_MODEL, model), (names.AGENT_NAME, agent))
-        labels = ((names.OPERATION, names.CHAT), *(label for label in said if label[1]))
+        known = ((names.PROVIDER, provider), (names.REQUEST_MODEL, model), (names.AGENT_NAME, agent))
+        labels = ((names.OPERATION, names.CHAT), *(label for label in known if label[1]))
         return ModelCallMetrics(
             labels,
             self.adder(names.CLIENT_DURATION, labels),
@@ -238,20 +246,20 @@ class MetricRecorder:
         )
 
     def _create_adder(self, name: str, labels: Labels) -> AddValue:
-        add = self._figures.series(name, labels).add
+        add = self._totals.series(name, labels).add
 
         if self.instruments is None:
             return add
 
-        tell = self.instruments.adder(name, {key: redact(held) for key, held in labels})
+        export = self.instruments.adder(name, {key: redact(value) for key, value in labels})
 
         def both(value: float) -> None:
             add(value)
-            tell(value)
+            export(value)
 
         return both
 
     def flush(self) -> None:
-        """Nothing waits any more."""
+        """Record the queued measurements."""
         if self.instruments is not None:
             self.instruments.flush()

@@ -1,4 +1,4 @@
-"""The measurements of one run, made from its events."""
+"""Makes the measurements of one run from its events."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from crew.messages import Usage
 from crew.runs.events import (
     AgentStarted,
     Asked,
+    BaseEvent,
     BranchFinished,
     BranchStarted,
     Event,
@@ -30,28 +31,30 @@ LIMITS = ("rounds", "tokens", "cost_usd", "seconds")
 
 
 class RunMetrics:
-    """Tells `record` of every measurement."""
+    """Handles the events of one run and records measurements."""
 
     def __init__(self, record: MetricRecorder, crew: str, state: RunState, bound: int | None, *, resumes: bool) -> None:
         self._record = record
         self._state, self._bound, self._began = state, bound, 0.0
         self._crew: Labels = ((names.WORKFLOW_NAME, crew),)
         self._asked: dict[str, tuple[float, ModelCallMetrics]] = {}
-        self._first: set[str] = set()
+        self._streaming: set[str] = set()
         self._summaries: dict[str, float] = {}
         self._failed_early: dict[str, tuple[str, float]] = {}
         self._agents: dict[str, tuple[str, float]] = {}
-        self._lasts: dict[str, float] = {}
-        self._at_work = dict(_active_agents(state)) if resumes else {}
-        self._limits = [(name, limit) for name in LIMITS if (limit := getattr(state.limits, name))]
+        self._last_event_at: dict[str, float] = {}
+        self._resumed_agents = dict(_active_agents(state)) if resumes else {}
+        limits = state.limits
+        values = (limits.rounds, limits.tokens, limits.cost_usd, limits.seconds)
+        self._limits = [(name, limit) for name, limit in zip(LIMITS, values, strict=True) if limit]
         counted = total_counters(state)
-        # Plain numbers: they change with every reply, also where nobody watches.
+        # Plain numbers, because they change with every reply, with telemetry on or off.
         self._rounds, self._tokens = counted.rounds, counted.usage.total_tokens
         self._cost = counted.usage.cost or 0.0
-        self._read = self._cached = self._largest_request = 0
-        self._last = 0.0
+        self._input_tokens = self._cached_tokens = self._largest_request = 0
+        self._latest_event_at = 0.0
         self._stop = ""
-        self._on: dict[type[Any], Callable[[Any], None]] = {
+        self._handlers: dict[type[BaseEvent], Callable[[Any], None]] = {
             AgentStarted: self._agent_started,
             Asked: self._on_asked,
             TextDelta: self._delta,
@@ -69,21 +72,21 @@ class RunMetrics:
         record(names.RUNS_ACTIVE, 1, self._crew)
 
     def __call__(self, event: Event) -> None:
-        act = self._on.get(type(event))
+        handle = self._handlers.get(type(event))
 
         if not self._began:
             self._began = event.at
-            self._agents |= {run_id: (agent, event.at) for run_id, agent in self._at_work.items()}
+            self._agents |= {run_id: (agent, event.at) for run_id, agent in self._resumed_agents.items()}
 
-        if act is not None:
-            self._last = self._lasts[event.run_id] = event.at
-            act(event)
+        if handle is not None:
+            self._latest_event_at = self._last_event_at[event.run_id] = event.at
+            handle(event)
 
     # ------------------------------------------------------------------------------------------ models
 
     def _on_asked(self, event: Asked) -> None:
         self._asked[event.run_id] = (event.at, self._record.calls(event.provider, event.model, event.agent))
-        self._first.discard(event.run_id)
+        self._streaming.discard(event.run_id)
 
         if event.run_id in self._failed_early:
             self._chat_failed(event.run_id, *self._failed_early.pop(event.run_id))
@@ -92,8 +95,8 @@ class RunMetrics:
             self._largest_request = event.messages
 
     def _delta(self, event: TextDelta) -> None:
-        if event.run_id not in self._first and event.run_id in self._asked:
-            self._first.add(event.run_id)
+        if event.run_id not in self._streaming and event.run_id in self._asked:
+            self._streaming.add(event.run_id)
             began, calls = self._asked[event.run_id]
             self._record(names.TIME_TO_FIRST_CHUNK, max(0.0, event.at - began), calls.labels)
 
@@ -106,7 +109,7 @@ class RunMetrics:
         self._rounds += 1
 
     def _bill(self, usage: Usage, calls: ModelCallMetrics) -> None:
-        """What one model call cost."""
+        """Record the tokens and cost of one model request."""
         calls.add_input_tokens(usage.input_tokens)
         calls.add_output_tokens(usage.output_tokens)
 
@@ -115,18 +118,18 @@ class RunMetrics:
             self._cost += usage.cost
 
         self._tokens += usage.input_tokens + usage.output_tokens
-        self._read += usage.input_tokens
-        self._cached += usage.cache_read_tokens
+        self._input_tokens += usage.input_tokens
+        self._cached_tokens += usage.cache_read_tokens
 
     def summary_requested(self, run_id: str, at: float) -> None:
-        """A model is asked for a summary."""
+        """A request for a summary starts."""
         self._summaries[run_id] = at
 
     def _summarised(self, event: Summarised) -> None:
         began = self._summaries.pop(event.run_id, None)
 
         if began is None and not event.usage.requests:
-            return  # a function's summary is nobody's bill
+            return  # the summarizer is a function: there is no model request
 
         calls = self._record.calls(event.provider, event.model, event.agent)
 
@@ -138,9 +141,9 @@ class RunMetrics:
             self._record(names.CLIENT_DURATION, max(0.0, event.at - began), (*calls.labels, *failed))
 
     def chat_failed(self, run_id: str, error: BaseException, at: float) -> None:
-        """A question came to an error; that it was asked may be told only in a moment, while another branch commits."""
+        """A model request raised; its `Asked` event may follow later, while another branch commits."""
         if run_id in self._summaries:
-            return  # what it came to is told in a moment
+            return  # the `Summarised` event follows
 
         if run_id in self._asked:
             self._chat_failed(run_id, type(error).__name__, at)
@@ -171,21 +174,21 @@ class RunMetrics:
 
     def _branch_finished(self, event: BranchFinished) -> None:
         ended = event.outcome in ("completed", "limit")
-        self._agent_ended(event.branch, self._lasts.pop(event.branch, event.at) if ended else event.at)
+        self._agent_ended(event.branch, self._last_event_at.pop(event.branch, event.at) if ended else event.at)
 
     def run_ended(self, state: RunState) -> None:
-        """Branches that have ended did so with their last event."""
+        """Branches that finished did so at their last event."""
         for child in state.children.values():
             self.run_ended(child)
 
             if isinstance(child.next, Finished):
-                self._agent_ended(child.run_id, self._lasts.get(child.run_id, self._last))
+                self._agent_ended(child.run_id, self._last_event_at.get(child.run_id, self._latest_event_at))
 
     def _tool_returned(self, event: ToolReturned) -> None:
         labels: Labels = ((names.TOOL_NAME, event.result.name),)
 
         if event.result.outcome == "error":
-            # A name that the model made up would be one more series each time.
+            # Names that the model invents would each add a series.
             labels = labels if event.seconds else ((names.TOOL_NAME, "[not run]"),)
             self._record(names.TOOL_ERRORS, 1, labels)
 
@@ -196,7 +199,7 @@ class RunMetrics:
 
     def _pruned(self, event: HistoryPruned) -> None:
         if event.where != "history":
-            return  # what one agent is not shown stays in the history
+            return  # a view hides messages from one agent; the history keeps them
 
         policy = (*self._crew, (names.HISTORY_POLICY, event.policy))
         self._record(names.MESSAGES_PRUNED, event.before - event.after, policy)
@@ -229,8 +232,8 @@ class RunMetrics:
         self._stop = event.stop_reason
 
     def close(self, error: BaseException | None, at: float) -> None:
-        """The run is over here."""
-        at = max(at, self._last)
+        """Record the totals of the run."""
+        at = max(at, self._latest_event_at)
         stop = self._stop or ("interrupted" if error is not None else "completed")
 
         for run_id in [*self._agents]:
@@ -239,8 +242,8 @@ class RunMetrics:
         self._record(names.WORKFLOW_DURATION, max(0.0, at - self._began), (*self._crew, (names.STOP_REASON, stop)))
         self._record(names.RUNS_ACTIVE, -1, self._crew)
 
-        if self._read:
-            self._record(names.CACHE_READ_RATIO, self._cached / self._read, self._crew)
+        if self._input_tokens:
+            self._record(names.CACHE_READ_RATIO, self._cached_tokens / self._input_tokens, self._crew)
 
         if self._bound and self._largest_request:
             self._record(names.HISTORY_UTILISATION, self._largest_request / self._bound, self._crew)
@@ -252,7 +255,7 @@ class RunMetrics:
 
 
 def _active_agents(state: RunState) -> Iterator[tuple[str, str]]:
-    """Who goes on with the work when the run comes back."""
+    """The active agent of the run and of each branch when a run resumes."""
     if not isinstance(state.next, RunBranches | Finished):
         yield state.run_id, state.agent
 

@@ -227,16 +227,13 @@ async def test_several_exporters_may_be_named(receiver: Receiver) -> None:
         ),
         (
             {"OTEL_TRACES_EXPORTER": "jaeger", "OTEL_METRICS_EXPORTER": "none"},
-            (
-                "OTEL_TRACES_EXPORTER names the exporter 'jaeger', which is not known here. "
-                "Known are: otlp, console, none."
-            ),
+            ("OTEL_TRACES_EXPORTER names the unknown exporter 'jaeger'. Available: otlp, console, none."),
         ),
         (
             {"OTEL_EXPORTER_OTLP_ENDPOINT": "{url}", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
             (
-                "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc', but what is spoken here is OTLP over HTTP (http/protobuf): "
-                "the endpoint must be the receiver's HTTP port, usually 4318."
+                "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc', but only OTLP over HTTP (http/protobuf) is supported: "
+                "use the receiver's HTTP port, usually 4318."
             ),
         ),
     ],
