@@ -66,7 +66,7 @@ def _tool_text(event: Event) -> str:
         case ToolsStarted():
             return f"{event.agent} calls {', '.join(call.name for call in event.calls)}"
         case ToolReturned():
-            return f"{event.result.name} {'failed' if event.result.outcome == 'error' else 'returned'}"
+            return f"tool {event.result.name} {'failed' if event.result.outcome == 'error' else 'returned'}"
         case CallHeld():
             return f"call {event.call_id} waits for approval"
         case CallsDeclined():

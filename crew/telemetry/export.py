@@ -88,7 +88,7 @@ def recording_session(outcome: HttpOutcome) -> Session:
 
             try:
                 response = super().send(request, **options)
-            except Exception as error:
+            except Exception as error:  # recorded and raised again
                 outcome.error = error
                 raise
 

@@ -131,15 +131,17 @@ class OTelInstruments:
         self._warned = False
 
         for name, metric in METRICS.items():
+            unit, text = metric.unit, metric.description
+
             match metric.kind:
                 case "counter":
-                    self._record[name] = meter.create_counter(name, metric.unit, metric.description).add
+                    self._record[name] = meter.create_counter(name, unit=unit, description=text).add
                 case "updown":
-                    self._record[name] = meter.create_up_down_counter(name, metric.unit, metric.description).add
+                    self._record[name] = meter.create_up_down_counter(name, unit=unit, description=text).add
                 case "histogram":
                     buckets = metric.buckets or None
                     histogram = meter.create_histogram(
-                        name, metric.unit, metric.description, explicit_bucket_boundaries_advisory=buckets
+                        name, unit=unit, description=text, explicit_bucket_boundaries_advisory=buckets
                     )
                     self._record[name] = histogram.record
 

@@ -33,7 +33,7 @@ def test_texts_hold_no_message_content() -> None:
     replied = Replied(agent="a", message=AssistantMessage("inside", calls=calls), usage=Usage(), tokens=1)
     returned = ToolReturned(result=ToolResult(call_id="1", text="inside", name="look"), tokens=1)
     assert event_text.event_text(replied) == "a replied: 0 tokens, 1 tool call"
-    assert event_text.event_text(returned) == "look returned"
+    assert event_text.event_text(returned) == "tool look returned"
     assert event_line(replied) == "  a: inside"
     assert event_line(returned) == "  ✓ look: inside"
     assert event_line(Warned(text="Take care.")) == "! Take care."
