@@ -1,10 +1,9 @@
-"""Which groups may leave a history, in which order, and how any policy's decision is kept lawful."""
+"""Eviction: how messages form groups, in which order groups are evicted, and which bounds every decision must keep."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Literal
 
 from crew.interfaces import HistoryEntry, MessageGroup, PruneDecision
@@ -19,37 +18,43 @@ from crew.messages import (
     message_size,
 )
 
+# User messages of other origins (a route, a pause's answer, …) continue the reply before them.
 _ORIGINS_WITHOUT_REPLY = ("user", "join", "marker")
+
+Unit = Literal["tokens", "size"]
+
+
+# ------------------------------------------------------------------------------------------ groups
 
 
 def group_entries(entries: Sequence[HistoryEntry], goal: str) -> tuple[MessageGroup, ...]:
-    """The history as groups, the mandatory ones marked: goal, system messages (identical ones once), frontier."""
-    seen: set[str] = set()
-    found: list[MessageGroup] = []
+    """Group a history. Mandatory are the goal, the system messages (identical ones once) and the newest group."""
+    system_texts: set[str] = set()
+    groups: list[MessageGroup] = []
 
     for span in group_spans([entry.message for entry in entries]):
         members = tuple(entries[span])
         first = members[0].message
-        must = False
+        mandatory = bool(goal) and first.id == goal
 
         if isinstance(first, SystemMessage):
-            must = first.text not in seen
-            seen.add(first.text)
+            mandatory = mandatory or first.text not in system_texts
+            system_texts.add(first.text)
 
-        found.append(
+        groups.append(
             MessageGroup(
                 entries=members,
                 size=sum(message_size(entry.message) for entry in members),
                 tokens=sum(entry.tokens for entry in members),
                 kind=_group_kind(first),
-                mandatory=must or (bool(goal) and first.id == goal),
+                mandatory=mandatory,
             )
         )
 
-    for index in _newest_groups(found):
-        found[index] = replace(found[index], mandatory=True)
+    for index in _newest_groups(groups):
+        groups[index] = replace(groups[index], mandatory=True)
 
-    return tuple(found)
+    return tuple(groups)
 
 
 def _group_kind(first: Message) -> Literal["system", "user", "reply", "exchange", "results"]:
@@ -65,7 +70,7 @@ def _group_kind(first: Message) -> Literal["system", "user", "reply", "exchange"
 
 
 def _newest_groups(groups: Sequence[MessageGroup]) -> Iterator[int]:
-    """The newest group; for what the framework or a pause's answer adds to a reply, that reply too."""
+    """The index of the newest group, and of the reply before it if the newest is a user message that continues it."""
     last = len(groups) - 1
 
     if last < 0:
@@ -83,37 +88,55 @@ def _newest_groups(groups: Sequence[MessageGroup]) -> Iterator[int]:
         yield last - 1
 
 
-def eviction_order(groups: Sequence[MessageGroup]) -> Iterator[tuple[int, ...]]:
-    """What may leave, oldest first: the groups of a turn, and with the last of them the message that opened it.
+def is_summary(group: MessageGroup) -> bool:
+    return isinstance(group.entries[0].message, SummaryMessage)
 
-    So a cut inside a turn leaves that turn's user message standing, and the history always opens with one.
+
+def groups_size(groups: Sequence[MessageGroup]) -> int:
+    """The number of messages in these groups."""
+    return sum(g.size for g in groups)
+
+
+def protect(groups: Sequence[MessageGroup], protected: Collection[int]) -> tuple[MessageGroup, ...]:
+    """The same groups, those at the indexes `protected` mandatory too."""
+    return tuple(replace(g, mandatory=True) if i in protected else g for i, g in enumerate(groups))
+
+
+# ------------------------------------------------------------------------------------------ order of eviction
+
+
+def eviction_order(groups: Sequence[MessageGroup]) -> Iterator[tuple[int, ...]]:
+    """Indexes of the groups that may be evicted, oldest first; a turn's user message goes with the turn's last group.
+
+    So a cut inside a turn keeps its user message, and the history always starts with one.
     """
     for opener, members in _turns(groups):
-        leaving = [(index,) for index in members if not groups[index].mandatory]
+        units = [(index,) for index in members if not groups[index].mandatory]
 
-        if opener is not None and not groups[opener].mandatory and not _turn_must_stay(groups, members):
-            leaving = [*leaving[:-1], (*(leaving[-1] if leaving else ()), opener)]
+        if opener is not None and not groups[opener].mandatory and not _has_mandatory(groups, members):
+            units = [*units[:-1], (*(units[-1] if units else ()), opener)]
 
-        yield from leaving
+        yield from units
 
 
-def last_resort_order(groups: Sequence[MessageGroup]) -> Iterator[int]:
-    """User messages whose own turn has to stay: they leave only when nothing else is left to make room."""
+def last_resort_order(groups: Sequence[MessageGroup]) -> Iterator[tuple[int, ...]]:
+    """User messages whose turn has a mandatory group: evicted only if nothing else is left to evict."""
     for opener, members in _turns(groups):
-        if opener is not None and not groups[opener].mandatory and _turn_must_stay(groups, members):
-            yield opener
+        if opener is not None and not groups[opener].mandatory and _has_mandatory(groups, members):
+            yield (opener,)
 
 
-def _turn_must_stay(groups: Sequence[MessageGroup], members: Sequence[int]) -> bool:
+def _has_mandatory(groups: Sequence[MessageGroup], members: Sequence[int]) -> bool:
     return any(groups[index].mandatory and groups[index].kind != "system" for index in members)
 
 
 def _turns(groups: Sequence[MessageGroup]) -> Iterator[tuple[int | None, list[int]]]:
+    """Each turn: the index of the user message that opens it (None before the first), and those of its groups."""
     opener: int | None = None
     members: list[int] = []
 
-    for index, candidate in enumerate(groups):
-        if candidate.opens_turn:
+    for index, group in enumerate(groups):
+        if group.opens_turn:
             yield opener, members
             opener, members = index, []
         else:
@@ -122,76 +145,105 @@ def _turns(groups: Sequence[MessageGroup]) -> Iterator[tuple[int | None, list[in
     yield opener, members
 
 
-def evict(groups: Sequence[MessageGroup], gone: set[int], *, target: int, limit: int) -> set[int]:
-    """The indexes that leave, beside those already gone, so that `target` messages stay, or at the most `limit`."""
-    size = sum(g.size for index, g in enumerate(groups) if index not in gone)
-    gone = set(gone)
+def evict(
+    groups: Sequence[MessageGroup],
+    evicted: Collection[int] = (),
+    *,
+    target: float,
+    limit: float,
+    by: Unit = "size",
+) -> set[int]:
+    """Evict in order until at most `target` remains; groups of the last resort only while more than `limit` remains.
 
-    for floor, units in ((target, eviction_order(groups)), (limit, ((index,) for index in last_resort_order(groups)))):
-        for unit in units:
-            if size <= floor:
+    Returns the indexes of all evicted groups, including those in `evicted`, which are gone already.
+    """
+    amounts = [g.tokens if by == "tokens" else g.size for g in groups]
+    gone = set(evicted)
+    remaining = sum(amounts) - sum(amounts[index] for index in gone)
+
+    for floor, order in ((target, eviction_order), (limit, last_resort_order)):
+        if remaining <= floor:
+            continue
+
+        for unit in order(groups):
+            leaving = [index for index in unit if index not in gone]
+            gone.update(leaving)
+            remaining -= sum(amounts[index] for index in leaving)
+
+            if remaining <= floor:
                 break
-
-            fresh = [index for index in unit if index not in gone]
-            gone.update(fresh)
-            size -= sum(groups[index].size for index in fresh)
 
     return gone
 
 
-def protect(groups: Sequence[MessageGroup], spared: Collection[int]) -> tuple[MessageGroup, ...]:
-    """The groups, with some more that `evict` leaves alone."""
-    return tuple(replace(g, mandatory=True) if i in spared else g for i, g in enumerate(groups))
-
-
-def enforce_bounds(groups: Sequence[MessageGroup], verdict: PruneDecision, limit: int | None) -> PruneDecision:
-    """A policy's decision made lawful: the mandatory part stays, the bound holds, a user's message comes first.
-
-    A summary may stand for what leaves, and for an older summary that it replaces; room for it is made here.
-    """
-    bound = sum(g.size for g in groups) if limit is None else limit
-    kept = {g.entries[0].position for g in verdict.kept if g.entries}
-    chosen = {i for i, g in enumerate(groups) if not g.mandatory and g.entries[0].position not in kept}
-    gone = _evict_to_limit(groups, chosen, bound)
-    wanted = _messages_to_summarize(groups, verdict, gone, chosen)
-
-    if wanted and sum(g.size for i, g in enumerate(groups) if i not in gone) > bound - 1:
-        gone = _evict_to_limit(groups, gone, bound - 1)
-        wanted = _messages_to_summarize(groups, verdict, gone, chosen)
-
-    shown = {entry.message.id for i, g in enumerate(groups) if i not in gone for entry in g.entries}
-    return replace(
-        verdict,
+def prune_decision(
+    groups: Sequence[MessageGroup], gone: Collection[int], reason: str, to_summarize: Collection[int] = ()
+) -> PruneDecision:
+    """The decision to evict the groups at the indexes `gone`, and to summarize those at `to_summarize`."""
+    return PruneDecision(
         kept=tuple(g for i, g in enumerate(groups) if i not in gone),
         evicted=tuple(g for i, g in enumerate(groups) if i in gone),
-        masked=tuple(id for id in verdict.masked if id in shown),
-        to_summarize=wanted,
+        to_summarize=tuple(e.message.id for i, g in enumerate(groups) if i in to_summarize for e in g.entries),
+        reason=reason if gone else "",
     )
 
 
-def _evict_to_limit(groups: Sequence[MessageGroup], gone: set[int], limit: int) -> set[int]:
-    return _keep_opening_turn(groups, evict(groups, gone, target=limit, limit=limit), limit)
+# ------------------------------------------------------------------------------------------ bounds
+
+
+def enforce_bounds(groups: Sequence[MessageGroup], decision: PruneDecision, limit: int | None) -> PruneDecision:
+    """Correct a policy's decision: mandatory groups stay, the limit holds, and a user message comes first.
+
+    A summary covers messages that are evicted, and the older summary that it replaces. One message is reserved for it.
+    """
+    bound = groups_size(groups) if limit is None else limit
+    kept = {g.entries[0].position for g in decision.kept if g.entries}
+    chosen = {i for i, g in enumerate(groups) if not g.mandatory and g.entries[0].position not in kept}
+    gone = _evict_to_limit(groups, chosen, bound)
+    to_summarize = _messages_to_summarize(groups, decision, gone, chosen)
+
+    if to_summarize and sum(g.size for i, g in enumerate(groups) if i not in gone) > bound - 1:
+        gone = _evict_to_limit(groups, gone, bound - 1)
+        to_summarize = _messages_to_summarize(groups, decision, gone, chosen)
+
+    staying = tuple(g for i, g in enumerate(groups) if i not in gone)
+    ids = {entry.message.id for g in staying for entry in g.entries}
+    return replace(
+        decision,
+        kept=staying,
+        evicted=tuple(g for i, g in enumerate(groups) if i in gone),
+        masked=tuple(id for id in decision.masked if id in ids),
+        to_summarize=to_summarize,
+    )
+
+
+def _evict_to_limit(groups: Sequence[MessageGroup], evicted: set[int], limit: int) -> set[int]:
+    return _keep_opening_turn(groups, evict(groups, evicted, target=limit, limit=limit), limit)
 
 
 def _messages_to_summarize(
-    groups: Sequence[MessageGroup], verdict: PruneDecision, gone: set[int], chosen: set[int]
+    groups: Sequence[MessageGroup], decision: PruneDecision, gone: set[int], chosen: set[int]
 ) -> tuple[str, ...]:
-    """What a summary shall stand for, in order: what was named and leaves, older summaries, what left beside it."""
-    named = set(verdict.to_summarize)
+    """The ids that a summary covers, in order.
 
-    def stands(index: int, message: Message) -> bool:
+    These are the evicted messages that the policy names or did not choose to evict itself, and the older summaries
+    that it names. None if nothing that the policy names is among them.
+    """
+    named = set(decision.to_summarize)
+
+    def is_covered(index: int, message: Message) -> bool:
         if index in gone:
             return message.id in named or index not in chosen
 
         return message.id in named and isinstance(message, SummaryMessage)
 
     members = [(i, entry.message) for i, g in enumerate(groups) if g.kind != "system" for entry in g.entries]
-    found = [message.id for i, message in members if stands(i, message)]
-    return tuple(found) if gone and named.intersection(found) else ()
+    covered = [message.id for i, message in members if is_covered(i, message)]
+    return tuple(covered) if gone and named.intersection(covered) else ()
 
 
 def _keep_opening_turn(groups: Sequence[MessageGroup], gone: set[int], limit: int) -> set[int]:
-    """Bring the opener of the first turn back, or let that turn's beginning go with it."""
+    """Make the history start with a user message: restore that of the first turn, or evict more of the turn."""
     for opener, members in _turns(groups):
         staying = [i for i in members if i not in gone and groups[i].kind != "system"]
 
@@ -209,51 +261,3 @@ def _keep_opening_turn(groups: Sequence[MessageGroup], gone: set[int], limit: in
         gone = gone | {i for i in staying if not groups[i].mandatory}
 
     return gone
-
-
-def is_summary(group: MessageGroup) -> bool:
-    """Whether the group is a summary."""
-    return isinstance(group.entries[0].message, SummaryMessage)
-
-
-def groups_size(history: Sequence[MessageGroup]) -> int:
-    """How many messages these groups hold."""
-    return sum(g.size for g in history)
-
-
-def prune_decision(
-    history: Sequence[MessageGroup], gone: set[int], reason: str, to_summarise: set[int] | None = None
-) -> PruneDecision:
-    """The decision that these groups leave; and that a summary shall stand for those."""
-    named = to_summarise or set()
-    return PruneDecision(
-        kept=tuple(g for i, g in enumerate(history) if i not in gone),
-        evicted=tuple(g for i, g in enumerate(history) if i in gone),
-        to_summarize=tuple(e.message.id for i, g in enumerate(history) if i in named for e in g.entries),
-        reason=reason if gone else "",
-    )
-
-
-Unit = Literal["tokens", "size"]
-
-
-def drop(groups: Sequence[MessageGroup], *, target: float, ceiling: float, by: Unit = "tokens") -> set[int]:
-    """The indexes that leave, so that no more than `target` stays; of what should stay, only down to `ceiling`."""
-    total = sum(_amount(g, by) for g in groups)
-    gone: set[int] = set()
-    steps = chain(
-        ((target, unit) for unit in eviction_order(groups)), ((ceiling, (i,)) for i in last_resort_order(groups))
-    )
-
-    for floor, unit in steps:
-        if total <= floor:
-            continue
-
-        gone.update(unit)
-        total -= sum(_amount(groups[index], by) for index in unit)
-
-    return gone
-
-
-def _amount(group: MessageGroup, by: Unit) -> int:
-    return group.tokens if by == "tokens" else group.size

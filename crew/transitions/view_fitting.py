@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from crew.errors import ContextOverflow
-from crew.history.eviction import Unit, drop, enforce_bounds, group_entries
+from crew.history.eviction import Unit, enforce_bounds, evict, group_entries
 from crew.history.policies.view_policies import MaskToolResults
 from crew.history.token_budget import WINDOW_THRESHOLD, Calibration, split_billed
 from crew.history.view import (
@@ -113,7 +113,7 @@ class ViewFitter:
         """Cut to the target, and of what should stay only down to the ceiling; False where nothing could leave."""
         groups, (size, tokens) = self.groups(), self.extra
         extra = tokens if by == "tokens" else size
-        gone = drop(groups, target=target - extra, ceiling=ceiling - extra, by=by)
+        gone = evict(groups, target=target - extra, limit=ceiling - extra, by=by)
 
         if gone:
             self.hide([entry for index in sorted(gone) for entry in groups[index].entries], rule, reason)

@@ -255,14 +255,14 @@ def test_a_crew_of_one_needs_no_crew() -> None:
 @pytest.mark.parametrize(
     ("history", "problem"),
     [
-        (lambda: {"name": "rolling", "limit": "50"}, "limit must be a whole number from 1 on, not '50'"),
-        (lambda: {"name": "rolling", "limit": 2.5}, "limit must be a whole number from 1 on, not 2.5"),
-        (lambda: {"name": "rolling", "prune_to": 0}, "prune_to must be a whole number from 1 on, not 0"),
+        (lambda: {"name": "rolling", "limit": "50"}, "limit must be an integer of at least 1, not '50'"),
+        (lambda: {"name": "rolling", "limit": 2.5}, "limit must be an integer of at least 1, not 2.5"),
+        (lambda: {"name": "rolling", "prune_to": 0}, "prune_to must be an integer of at least 1, not 0"),
         (lambda: chain(Rolling(), HeadTail(prune_to=-1)), "prune_to .*must be a"),
         (lambda: chain(5), "give one such as Rolling\\(\\), not 5"),
         (chain, "it has no members"),
         (lambda: {"name": "summarize", "threshold": "0.8"}, "shares of the window .*threshold='0.8'"),
-        (lambda: {"name": "summarize", "window": "8k"}, "window must be a whole number from 1 on, not '8k'"),
+        (lambda: {"name": "summarize", "window": "8k"}, "window must be an integer of at least 1, not '8k'"),
         (lambda: {"name": "truncate", "target": None}, "shares of the window .*target=None"),
         (lambda: Rolling, "a policy has a name and a method 'prune'"),
         (lambda: None, "a policy has a name and a method 'prune'"),

@@ -8,7 +8,7 @@ import pytest
 
 from crew.errors import DefinitionError
 from crew.history import History
-from crew.history.eviction import drop, group_entries
+from crew.history.eviction import evict, group_entries
 from crew.history.policies import MaskToolResults, Rolling, Truncate, Unbounded, create_policy, split_stages
 from crew.history.view import View, apply_handoff, hide_positions, visible_entries, visible_messages
 from crew.interfaces import HistoryBudget, HistoryEntry
@@ -79,10 +79,10 @@ def test_what_should_stay_leaves_only_for_the_ceiling() -> None:
     made = groups(
         history(UserMessage("goal", id="g"), *exchange("a"), UserMessage("u", id="u"), *exchange("b"), goal="g")
     )
-    assert drop(made, target=100, ceiling=400) == {1}
-    assert drop(made, target=100, ceiling=300) == {1, 2}
-    assert drop(made, target=3, ceiling=3, by="size") == {1, 2}
-    assert drop(made, target=1_000, ceiling=1_000) == set()
+    assert evict(made, target=100, limit=400, by="tokens") == {1}
+    assert evict(made, target=100, limit=300, by="tokens") == {1, 2}
+    assert evict(made, target=3, limit=3, by="size") == {1, 2}
+    assert evict(made, target=1_000, limit=1_000, by="tokens") == set()
 
 
 def test_a_policy_for_views_leaves_the_history_to_rolling() -> None:

@@ -1,4 +1,4 @@
-"""`head_tail`: the beginning and the end stay, the oldest of the middle leaves."""
+"""`head_tail`: keep the first and the last messages, evict the middle."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from crew.interfaces import HistoryBudget, MessageGroup, PolicyOptions, PruneDec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadTail:
-    """Keeps the first and the last messages; system messages stand outside both. `max_messages=0`: no bound.
+    """Keeps the first and the last messages, system messages not counted. `max_messages=0`: no limit.
 
-    Head and tail shrink to whole groups, and where both don't fit beside what must stay, the head gives way.
-    `summarize_on_trim` puts one summary between them, inside the bound.
+    Head and tail are cut to whole groups. If both do not fit beside the mandatory groups, the head is evicted first.
+    `summarize_on_trim` replaces the middle by one summary, within the limit.
     """
 
     max_messages: int = 100
@@ -39,9 +39,9 @@ class HeadTail:
 
         if 0 < self.max_messages <= ends:
             warnings.warn(
-                f"head_tail keeps the first {self.preserve_first_n} and the last {self.preserve_last_n} messages; that "
-                f"leaves no middle within max_messages={self.max_messages}: the bound is {ends}, and every message "
-                "beyond it moves the front of the tail, which defeats prompt caching.",
+                f"head_tail keeps the first {self.preserve_first_n} and the last {self.preserve_last_n} messages. That "
+                f"leaves no middle within max_messages={self.max_messages}: the limit becomes {ends}, and every "
+                "message beyond it evicts another one, which defeats prompt caching.",
                 stacklevel=3,
             )
 
@@ -56,56 +56,61 @@ class HeadTail:
         )
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
-        """The oldest of the middle, down to the target."""
+        """Evict the oldest groups of the middle, down to `budget.prune_to`."""
         size = groups_size(history)
 
         if budget.limit is None or size <= budget.limit:
             return PruneDecision(kept=tuple(history))
 
-        ends = self._head(history) | self._tail(history)
-        older = {i for i, g in enumerate(history) if is_summary(g)} if self.summarize_on_trim else set()
-        # The head gives way before the tail does, and the older summary stays until the new one replaces it.
-        room = budget.limit - self.summarize_on_trim
-        gone = evict(protect(history, ends | older), set(), target=min(budget.prune_to, room), limit=room)
-        tail = protect(history, self._tail(history) | older)
-        gone = evict(tail, gone, target=room, limit=room)
-        named = (gone | older) if self.summarize_on_trim else set()
-        return prune_decision(history, gone, f"{size} messages are more than the limit of {budget.limit}", named)
+        tail = self._tail(history)
+        # The older summary stays until the new one replaces it.
+        summaries = {i for i, g in enumerate(history) if is_summary(g)} if self.summarize_on_trim else set()
+        limit = budget.limit - self.summarize_on_trim
+        ends = protect(history, self._head(history) | tail | summaries)
+        gone = evict(ends, target=min(budget.prune_to, limit), limit=limit)
+        # If the middle was not enough, the head is evicted before the tail.
+        gone = evict(protect(history, tail | summaries), gone, target=limit, limit=limit)
+        to_summarize = gone | summaries if self.summarize_on_trim else set()
+        reason = f"{size} messages are more than the limit of {budget.limit}"
+        return prune_decision(history, gone, reason, to_summarize)
 
     def _head(self, history: Sequence[MessageGroup]) -> set[int]:
-        found: set[int] = set()
-        taken, after = 0, None
+        head: set[int] = set()
+        size = 0
+        next_position: int | None = None
 
         for index, g in enumerate(history):
+            start, end = g.entries[0].position, g.entries[-1].position + 1
+
             if g.kind == "system":
-                # A system message in between takes no part, and leaves no gap.
-                after = g.entries[-1].position + 1 if after == g.entries[0].position else after
+                # A system message does not count, and does not interrupt the head.
+                next_position = end if next_position == start else next_position
                 continue
 
-            # A gap means that the head ended here when the middle left: what follows was never part of it.
-            if is_summary(g) or (after is not None and g.entries[0].position != after):
+            # A gap in the positions marks the end of the head: an earlier pruning evicted the middle there.
+            if is_summary(g) or (next_position is not None and start != next_position):
                 break
 
-            if taken + g.size > self.preserve_first_n:
+            if size + g.size > self.preserve_first_n:
                 break
 
-            found.add(index)
-            taken, after = taken + g.size, g.entries[-1].position + 1
+            head.add(index)
+            size, next_position = size + g.size, end
 
-        return found
+        return head
 
     def _tail(self, history: Sequence[MessageGroup]) -> set[int]:
-        found: set[int] = set()
-        taken = 0
+        tail: set[int] = set()
+        size = 0
 
         for index in range(len(history) - 1, -1, -1):
             if history[index].kind == "system" or is_summary(history[index]):
                 continue
 
-            if taken + history[index].size > self.preserve_last_n:
+            if size + history[index].size > self.preserve_last_n:
                 break
 
-            found.add(index)
-            taken += history[index].size
+            tail.add(index)
+            size += history[index].size
 
-        return found
+        return tail

@@ -1,4 +1,4 @@
-"""`rolling`: oldest first, in blocks. The default."""
+"""`rolling`, the default policy, and `unbounded`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crew.errors import DefinitionError
-from crew.history.eviction import evict
+from crew.history.eviction import evict, groups_size
 from crew.interfaces import DEFAULT_LIMIT, HistoryBudget, MessageGroup, PolicyOptions, PruneDecision
 
 
 def whole_numbers(policy: str, least: int, **values: object) -> None:
-    """Refuse what is not a whole number from `least` on."""
+    """Raise unless every value is an integer of at least `least`."""
     problems = [
-        f"{name} must be a whole number from {least} on, not {value!r}"
+        f"{name} must be an integer of at least {least}, not {value!r}"
         for name, value in values.items()
         if not isinstance(value, int) or isinstance(value, bool) or value < least
     ]
@@ -23,20 +23,20 @@ def whole_numbers(policy: str, least: int, **values: object) -> None:
 
 
 def check_thresholds(policy: str, *, target: object, threshold: object) -> None:
-    """Refuse what are not two shares of the window, the smaller one first."""
+    """Raise unless both values are shares of the window, `target` the smaller one."""
     numbers = [v for v in (target, threshold) if isinstance(v, int | float) and not isinstance(v, bool)]
 
     if len(numbers) < 2 or not 0 < numbers[0] < numbers[1] <= 1:
         raise DefinitionError(
             f"History policy {policy!r}",
-            f"target and threshold are shares of the window with 0 < target < threshold <= 1, not "
+            "target and threshold must be shares of the window with 0 < target < threshold <= 1, not "
             f"target={target!r} and threshold={threshold!r}",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rolling:
-    """Oldest first, at a legal boundary, down to the target in one block, so that the front then holds still."""
+    """Evicts the oldest groups as one block, down to `prune_to`, so that later requests share their prefix."""
 
     limit: int = DEFAULT_LIMIT
     prune_to: int | None = None
@@ -51,13 +51,13 @@ class Rolling:
         return PolicyOptions(limit=self.limit, prune_to=self.prune_to)
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
-        """Nothing while the limit holds; else everything above the target."""
-        size = sum(g.size for g in history)
+        """Above the limit, evict the oldest groups down to `budget.prune_to`."""
+        size = groups_size(history)
 
         if budget.limit is None or size <= budget.limit:
             return PruneDecision(kept=tuple(history))
 
-        gone = evict(history, set(), target=budget.prune_to, limit=budget.limit)
+        gone = evict(history, target=budget.prune_to, limit=budget.limit)
         return PruneDecision(
             kept=tuple(g for i, g in enumerate(history) if i not in gone),
             evicted=tuple(g for i, g in enumerate(history) if i in gone),
@@ -67,7 +67,7 @@ class Rolling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unbounded:
-    """Keeps everything, for ever: the run grows slower and dearer with each step, and breaks at the model's window."""
+    """Keeps everything: requests get slower and more expensive with each step, until the model's window is full."""
 
     limit: None = None
     name: str = "unbounded"
@@ -77,5 +77,5 @@ class Unbounded:
         return PolicyOptions(limit=None)
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
-        """Nothing."""
+        """Keep everything."""
         return PruneDecision(kept=tuple(history))

@@ -1,8 +1,9 @@
-"""`checkpoint`: now and then all but the recent becomes a checkpoint, and checkpoints stay."""
+"""`checkpoint` and `summarize`: policies that replace older messages by summaries."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,14 +14,15 @@ from crew.interfaces import DEFAULT_LIMIT, HistoryBudget, MessageGroup, PolicyOp
 from crew.messages import AssistantMessage, UserMessage
 
 MIN_BLOCK = 10
-"""How many more messages bring the next checkpoint; a summary is made for no fewer."""
+"""The fewest messages that a further checkpoint covers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """At `trigger_at` messages all but at most `keep_recent` become a checkpoint; the next when 10 more have come.
+    """At `trigger_at` messages, summarizes all but the newest `keep_recent`; again after every 10 further messages.
 
-    What must stay counts among the recent. Checkpoints stay in order; when they fill half the bound, the oldest leave.
+    Mandatory groups count as recent. All checkpoints stay, in order; the oldest are evicted once they take half of the
+    limit.
     """
 
     trigger_at: int = 100
@@ -42,33 +44,33 @@ class Checkpoint:
         return PolicyOptions(limit=self.trigger_at, eager=True, summarizes=True, summarizer=self.summarizer)
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
-        """All but the recent, once enough has come."""
-        older = [i for i, g in enumerate(history) if is_summary(g)]
+        """Evict and summarize all but the recent messages, once there are enough of them."""
+        checkpoints = [i for i, g in enumerate(history) if is_summary(g)]
         size = groups_size(history)
-        live = size - len(older)
+        verbatim = size - len(checkpoints)
         full = budget.limit is not None and size > budget.limit
 
-        if not full and live < (self.keep_recent + MIN_BLOCK if older else self.trigger_at):
+        if not full and verbatim < (self.keep_recent + MIN_BLOCK if checkpoints else self.trigger_at):
             return PruneDecision(kept=tuple(history))
 
-        most = live if budget.limit is None else max(1, budget.limit // 2)
-        left = older[max(0, len(older) + 1 - most) :]
-        retired = set(older) - set(left)
-        shielded = protect(history, set(older))
-        gone = evict(shielded, set(), target=len(older) + self.keep_recent, limit=size)
-        # Fewer than a block would bring no checkpoint, only a gap.
-        small = sum(history[i].size for i in gone) < MIN_BLOCK and not full
-        gone = set() if small else gone
-        why = f"{live} messages since the last checkpoint" if older else f"{size} messages"
-        return prune_decision(history, gone | (retired if gone else set()), f"{why}: checkpoint", gone)
+        gone = evict(protect(history, checkpoints), target=len(checkpoints) + self.keep_recent, limit=size)
+
+        # A smaller block is not worth a request, and without a summary it would only be missing.
+        if not gone or (sum(history[i].size for i in gone) < MIN_BLOCK and not full):
+            return PruneDecision(kept=tuple(history))
+
+        most = verbatim if budget.limit is None else max(1, budget.limit // 2)
+        retired = checkpoints[: max(0, len(checkpoints) + 1 - most)]
+        cause = f"{verbatim} messages since the last checkpoint" if checkpoints else f"{size} messages"
+        return prune_decision(history, gone.union(retired), f"{cause}: checkpoint", gone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summarize:
-    """At `threshold` of the window, or at the bound, the older part leaves, and one summary stands for it.
+    """At `threshold` of the window, or at the limit, replaces the older messages by one summary.
 
-    The first user message, the goal, the recent tail and the newest results of the last `keep_files` files that tools
-    touched (`@tool(touches=…)`) stay. A new summary covers the one before it. `limit=None`: the window alone counts.
+    It keeps the first user message, the goal, the recent tail, and the newest results for the last `keep_files` files
+    that tools accessed (`@tool(touches=…)`). A new summary covers the previous one. `limit=None`: no limit on messages.
     """
 
     threshold: float = 0.8
@@ -98,72 +100,60 @@ class Summarize:
         )
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
-        """Nothing below the threshold; else the older part."""
-        size, tokens = groups_size(history), sum(g.tokens for g in history)
+        """Evict and summarize the older messages, down to `target` of the window or to `budget.prune_to`."""
+        size, tokens = groups_size(history), budget.overhead_tokens + sum(g.tokens for g in history)
         window = self.window if self.window is not None else budget.window
         too_many = budget.limit is not None and size > budget.limit
-        too_long = window is not None and budget.overhead_tokens + tokens >= self.threshold * window
+        too_long = window is not None and tokens >= self.threshold * window
 
         if not too_many and not too_long:
             return PruneDecision(kept=tuple(history))
 
-        older = {i for i, g in enumerate(history) if is_summary(g)}
-        spared = older | self._protected(history, budget)
+        summaries = {i for i, g in enumerate(history) if is_summary(g)}
+        protected = protect(history, summaries | self._protected(history, budget))
         limit = size if budget.limit is None else budget.limit - 1
         target = min(limit, budget.prune_to if too_many else size)
-        gone = evict(protect(history, spared), set(), target=target, limit=limit)
+        gone = evict(protected, target=target, limit=limit)
+        reason = f"{size} messages are more than the limit of {budget.limit}"
 
         if too_long and window is not None:
-            gone = self._lighter(protect(history, spared), gone, self.target * window - budget.overhead_tokens)
-            gone = self._lighter(protect(history, older), gone, self.threshold * window - budget.overhead_tokens)
+            gone = self._evict_tokens(protected, gone, self.target * window - budget.overhead_tokens)
+            # The first message and the files stay only while the request is below the threshold with them.
+            unprotected = protect(history, summaries)
+            gone = self._evict_tokens(unprotected, gone, self.threshold * window - budget.overhead_tokens)
+            reason = f"about {tokens} tokens reach {self.threshold:.0%} of the window of {window}"
 
-        why = f"{size} messages are more than the limit of {budget.limit}"
-        why = (
-            f"about {budget.overhead_tokens + tokens} tokens reach {self.threshold:.0%} of the window of {window}"
-            if too_long
-            else why
-        )
-        return prune_decision(history, gone, why, gone | older)
+        return prune_decision(history, gone, reason, gone | summaries)
 
-    def _lighter(self, history: Sequence[MessageGroup], gone: set[int], tokens: float) -> set[int]:
-        """Let more leave, oldest first, until what stays has at most so many tokens."""
-        size = sum(g.size for i, g in enumerate(history) if i not in gone)
-
-        while size > 0 and sum(g.tokens for i, g in enumerate(history) if i not in gone) > tokens:
-            more = evict(history, gone, target=size - 1, limit=len(history) + size)
-
-            if more == gone:
-                break
-
-            gone, size = more, sum(g.size for i, g in enumerate(history) if i not in more)
-
-        return gone
+    def _evict_tokens(self, history: Sequence[MessageGroup], gone: set[int], target: float) -> set[int]:
+        return evict(history, gone, target=target, limit=math.inf, by="tokens")
 
     def _protected(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> set[int]:
+        """The first user message, and the newest results for recent files."""
         first = next((i for i, g in enumerate(history) if isinstance(g.entries[0].message, UserMessage)), None)
-        spared = set() if first is None else {first}
-        # Files may fill half of what is left after a pruning, so that the recent tail has the other half.
-        room = groups_size(history) if budget.limit is None else max(1, budget.prune_to // 2)
+        protected = set() if first is None else {first}
+        # Files take at most half of the space after a pruning, so that the recent tail has the other half.
+        space = groups_size(history) if budget.limit is None else max(1, budget.prune_to // 2)
 
         for index in self._recent_files(history, budget.touches):
-            room -= history[index].size
+            space -= history[index].size
 
-            if room < 0:
+            if space < 0:
                 break
 
-            spared.add(index)
+            protected.add(index)
 
-        return spared
+        return protected
 
     def _recent_files(self, history: Sequence[MessageGroup], touches: Mapping[str, str]) -> Iterator[int]:
-        """The groups with the newest result for each of the last files, newest first."""
-        seen: set[str] = set()
+        """The indexes of the groups with the newest result for each of the last files, newest first."""
+        files: set[str] = set()
 
         for index in range(len(history) - 1, -1, -1):
-            fresh = {file for file in _touched_resources(history[index], touches) if file not in seen}
+            new = {file for file in _touched_resources(history[index], touches) if file not in files}
 
-            if fresh and len(seen) < self.keep_files:
-                seen |= fresh
+            if new and len(files) < self.keep_files:
+                files |= new
                 yield index
 
 

@@ -1,12 +1,12 @@
-"""Leaves the text of old tool results out, and keeps the calls: free, and most of what a summary would save."""
+"""`mask_tool_results` and `truncate`: policies that prune each agent's view and leave the shared history whole."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from crew.errors import DefinitionError
-from crew.history.eviction import drop
+from crew.history.eviction import evict, protect
 from crew.history.policies.rolling import check_thresholds
 from crew.history.token_budget import DEFAULT_WINDOW
 from crew.history.view import MARKER_TOKENS
@@ -16,9 +16,9 @@ from crew.messages import OMITTED, ToolMessage, message_size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskToolResults:
-    """Results older than the newest `keep_recent` read `[Omitted]`; 0 keeps all.
+    """Replaces the text of all but the newest `keep_recent` tool results by `[Omitted]`; 0 keeps all.
 
-    In batches: once twice as many are readable, so that the front of the requests holds still in between.
+    It masks a batch once twice as many results are readable, so that consecutive requests share their prefix.
     """
 
     keep_recent: int = 10
@@ -35,33 +35,33 @@ class MaskToolResults:
         return PolicyOptions(stage="view")
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
-        """Nothing evicted; the oldest readable results masked, down to `keep_recent`."""
+        """Mask the oldest readable results, down to `keep_recent`; evict nothing."""
         readable = [
             (entry.message, g.mandatory)
             for g in history
             for entry in g.entries
             if isinstance(entry.message, ToolMessage) and any(r.text != OMITTED for r in entry.message.results)
         ]
-        left = sum(message_size(message) for message, _ in readable)
+        count = sum(message_size(message) for message, _ in readable)
 
-        if not self.keep_recent or left < 2 * self.keep_recent:
+        if not self.keep_recent or count < 2 * self.keep_recent:
             return PruneDecision(kept=tuple(history))
 
-        older: list[ToolMessage] = []
+        masked: list[ToolMessage] = []
 
-        while not readable[0][1] and left - message_size(readable[0][0]) >= self.keep_recent:
-            older.append(readable.pop(0)[0])
-            left -= message_size(older[-1])
+        while not readable[0][1] and count - message_size(readable[0][0]) >= self.keep_recent:
+            masked.append(readable.pop(0)[0])
+            count -= message_size(masked[-1])
 
-        reason = f"more than {self.keep_recent} tool results can be read"
-        return PruneDecision(kept=tuple(history), masked=tuple(message.id for message in older), reason=reason)
+        reason = f"more than {self.keep_recent} tool results are readable"
+        return PruneDecision(kept=tuple(history), masked=tuple(message.id for message in masked), reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncate:
-    """At `threshold` of the model's window, cut to `target` of it; the first user message stays while it fits.
+    """At `threshold` of the model's window, hides the oldest messages, down to `target` of it.
 
-    Between that and the tail stands a marker with the number of messages that were left out.
+    The first user message stays while it fits. A marker after it states how many messages are hidden.
     """
 
     threshold: float = 0.8
@@ -76,28 +76,23 @@ class Truncate:
         return PolicyOptions(stage="view", threshold=self.threshold, insert_marker=True)
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
-        """Nothing below the threshold; else the oldest, down to the target."""
+        """Above the threshold, evict the oldest groups down to the target."""
         window = budget.window or DEFAULT_WINDOW
-        used = budget.overhead_tokens + MARKER_TOKENS
-        total = used + sum(g.tokens for g in history)
+        overhead = budget.overhead_tokens + MARKER_TOKENS
+        total = overhead + sum(g.tokens for g in history)
 
         if total <= self.threshold * window:
             return PruneDecision(kept=tuple(history))
 
-        target, ceiling = self.target * window - used, self.threshold * window - used
-        gone = drop(_protect_first(history), target=target, ceiling=ceiling)
+        target, limit = self.target * window - overhead, self.threshold * window - overhead
+        first = [i for i, g in enumerate(history) if g.opens_turn][:1]
+        gone = evict(protect(history, first), target=target, limit=limit, by="tokens")
 
-        if sum(g.tokens for i, g in enumerate(history) if i not in gone) > ceiling:
-            gone = drop(history, target=target, ceiling=ceiling)
+        if sum(g.tokens for i, g in enumerate(history) if i not in gone) > limit:
+            gone = evict(history, target=target, limit=limit, by="tokens")
 
         return PruneDecision(
             kept=tuple(g for i, g in enumerate(history) if i not in gone),
             evicted=tuple(g for i, g in enumerate(history) if i in gone),
             reason=f"{total} tokens are more than {self.threshold:.0%} of the window of {window}",
         )
-
-
-def _protect_first(history: Sequence[MessageGroup]) -> list[MessageGroup]:
-    """The history with its first user message marked as one that stays."""
-    first = next((i for i, g in enumerate(history) if g.opens_turn), None)
-    return [replace(g, mandatory=True) if i == first else g for i, g in enumerate(history)]
