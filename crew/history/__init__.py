@@ -1,4 +1,4 @@
-"""What the model gets to see: a history that is pruned as it grows, and each agent's view of it. Pure, no I/O."""
+"""The history that agents share, each agent's view of it, and the policies that prune them. Pure: no I/O."""
 
 from crew.history.compression import spans_to_compress
 from crew.history.eviction import group_entries

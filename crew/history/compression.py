@@ -1,10 +1,11 @@
-"""Explicit compression: which messages of a history each strategy turns into a TL;DR."""
+"""Explicit compression: which messages each strategy replaces by a TL;DR."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import assert_never
 
+from crew.history.eviction import is_summary
 from crew.interfaces import (
     Chunked,
     CompressionStrategy,
@@ -14,10 +15,9 @@ from crew.interfaces import (
     WholeHistory,
     WholeHistoryMultipleSystemMessages,
 )
-from crew.messages import SummaryMessage
 
 MIN_MESSAGES = 10
-"""Fewer uncompressed messages than this are not worth a request."""
+"""Fewer messages than this are not compressed: the summary request would cost more than it saves."""
 
 Span = tuple[str, ...]
 
@@ -25,18 +25,18 @@ Span = tuple[str, ...]
 def spans_to_compress(
     groups: Sequence[MessageGroup], strategy: CompressionStrategy, verbatim: Collection[str] = ()
 ) -> tuple[Span, ...]:
-    """The ids that each TL;DR shall stand for; none where too little is left outside what is protected.
+    """The ids that each TL;DR replaces; none if fewer than `MIN_MESSAGES` can be compressed.
 
-    `verbatim` are messages that were tried before and did not get smaller.
+    `verbatim` lists messages that an earlier compression did not make smaller.
     """
     free = [g for g in groups if not g.mandatory and g.kind != "system" and g.entries[0].message.id not in verbatim]
-    parts = _spans_for(groups, free, strategy)
-    fresh = sum(g.size for part in parts for g in part if not isinstance(g.entries[0].message, SummaryMessage))
-    return tuple(_ids(part) for part in parts if part) if fresh >= MIN_MESSAGES else ()
+    spans = _spans_for(groups, free, strategy)
+    uncompressed = sum(g.size for span in spans for g in span if not is_summary(g))
+    return tuple(_ids(span) for span in spans if span) if uncompressed >= MIN_MESSAGES else ()
 
 
-def _ids(part: Iterable[MessageGroup]) -> Span:
-    return tuple(entry.message.id for g in part for entry in g.entries)
+def _ids(groups: Iterable[MessageGroup]) -> Span:
+    return tuple(entry.message.id for g in groups for entry in g.entries)
 
 
 def _spans_for(
@@ -59,28 +59,28 @@ def _spans_for(
 
 
 def _last_positions(groups: Sequence[MessageGroup], n: int) -> set[int]:
-    """Where the last groups stand that together hold at least the last `n` messages."""
-    found: set[int] = set()
-    taken = 0
+    """The positions of the last groups that hold at least `n` messages together."""
+    positions: set[int] = set()
+    size = 0
 
     for g in reversed(groups):
-        if taken >= n:
+        if size >= n:
             break
 
         if g.kind != "system":
-            found.add(g.entries[0].position)
-            taken += g.size
+            positions.add(g.entries[0].position)
+            size += g.size
 
-    return found
+    return positions
 
 
 def _chunks(groups: Sequence[MessageGroup], free: list[MessageGroup], size: int) -> list[list[MessageGroup]]:
-    """Neighbours, about `size` messages each; what stays ends a chunk, so that the order holds."""
+    """Chunks of about `size` neighbouring messages. A message that stays ends a chunk, so that the order holds."""
     chunks: list[list[MessageGroup]] = [[]]
-    loose = {g.entries[0].position for g in free if not isinstance(g.entries[0].message, SummaryMessage)}
+    compressible = {g.entries[0].position for g in free if not is_summary(g)}
 
     for g in groups:
-        if g.entries[0].position not in loose:
+        if g.entries[0].position not in compressible:
             chunks.append([])
         else:
             chunks[-1].append(g)
@@ -92,14 +92,15 @@ def _chunks(groups: Sequence[MessageGroup], free: list[MessageGroup], size: int)
 
 
 def _blocks(groups: Sequence[MessageGroup], free: list[MessageGroup]) -> list[list[MessageGroup]]:
+    """The groups between system messages."""
     blocks: list[list[MessageGroup]] = [[]]
-    loose = {g.entries[0].position for g in free}
+    compressible = {g.entries[0].position for g in free}
 
     for g in groups:
         if g.kind == "system":
             blocks.append([])
-        elif g.entries[0].position in loose:
+        elif g.entries[0].position in compressible:
             blocks[-1].append(g)
 
-    # A block that is one TL;DR already has nothing to gain.
-    return [b for b in blocks if b and not all(isinstance(g.entries[0].message, SummaryMessage) for g in b)]
+    # A block that holds only summaries is compressed already.
+    return [block for block in blocks if not all(is_summary(g) for g in block)]

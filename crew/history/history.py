@@ -1,23 +1,22 @@
-"""The bounded working set that a crew's agents share: `append`, then prune, in one place."""
+"""The bounded history that all agents of a crew share; every append prunes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from crew.change import changed
 from crew.errors import ContextOverflow
-from crew.history.eviction import enforce_bounds, group_entries, protect
+from crew.history.eviction import enforce_bounds, group_entries, groups_size, protect
 from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PruneDecision
 from crew.messages import Message, SummaryMessage, message_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """A value: `append` returns a new one, which never holds more than the budget's limit.
+    """An immutable history; `append` returns a new one within the budget's limit.
 
-    `goal` is the id of the message that this run shall answer; with system messages and the newest group it is
-    never evicted.
+    `size` counts messages, a tool message one for each result. `goal` is the id of this run's input message. The goal,
+    system messages and the newest group are never evicted.
     """
 
     entries: tuple[HistoryEntry, ...] = ()
@@ -31,12 +30,12 @@ class History:
     def append(
         self, *entries: HistoryEntry, policy: Policy, budget: HistoryBudget
     ) -> tuple[History, PruneDecision | None]:
-        """This history with these at its end, pruned once if it outgrew its limit, and what the pruning did."""
+        """Append and prune once if the limit is exceeded or the policy is eager; None: nothing was evicted."""
         size = self.size + sum(message_size(entry.message) for entry in entries)
-        grown = changed(self, entries=self.entries + entries, size=size)
-        over = budget.limit is not None and size > budget.limit
+        grown = History(entries=self.entries + entries, size=size, goal=self.goal)
+        exceeded = budget.limit is not None and size > budget.limit
 
-        if not over and not budget.eager:
+        if not exceeded and not budget.eager:
             return grown, None
 
         groups = group_entries(grown.entries, self.goal)
@@ -44,44 +43,44 @@ class History:
         if budget.limit is not None:
             _check_mandatory_fits(groups, budget.limit)
 
-        pruned = enforce_bounds(groups, policy.prune(groups, budget), budget.limit)
-        return (grown._keep(pruned), pruned) if pruned.evicted else (grown, None)
+        decision = enforce_bounds(groups, policy.prune(groups, budget), budget.limit)
+        return (grown._keep(decision), decision) if decision.evicted else (grown, None)
 
     def insert_summary(
         self, summary: HistoryEntry, *, budget: HistoryBudget
     ) -> tuple[History, PruneDecision | None] | None:
-        """This history with a summary at its place, instead of what it covers; None where there is no room for it.
+        """Replace the messages that a summary covers by the summary, at its position; None if it does not fit.
 
-        Where it takes the last room from something older, that leaves.
+        Older groups are evicted where the summary needs their space.
         """
         covered = {summary.message.id, *(summary.message.covers if isinstance(summary.message, SummaryMessage) else ())}
         rest = [entry for entry in self.entries if entry.message.id not in covered]
-        place = next((i for i, entry in enumerate(rest) if entry.position > summary.position), len(rest))
-        entries = (*rest[:place], summary, *rest[place:])
-        grown = changed(self, entries=entries, size=sum(message_size(entry.message) for entry in entries))
+        index = next((i for i, entry in enumerate(rest) if entry.position > summary.position), len(rest))
+        entries = (*rest[:index], summary, *rest[index:])
+        grown = replace(self, entries=entries, size=sum(message_size(entry.message) for entry in entries))
 
         if budget.limit is None or grown.size <= budget.limit:
             return grown, None
 
         groups = group_entries(entries, self.goal)
         groups = protect(groups, {i for i, g in enumerate(groups) if g.entries[0] is summary})
-        reason = f"a summary makes it {grown.size} messages, more than the limit of {budget.limit}"
-        pruned = enforce_bounds(groups, PruneDecision(kept=groups, reason=reason), budget.limit)
-        fits = sum(g.size for g in pruned.kept) <= budget.limit
-        return (grown._keep(pruned), pruned) if fits else None
+        reason = f"{grown.size} messages with the new summary are more than the limit of {budget.limit}"
+        decision = enforce_bounds(groups, PruneDecision(kept=groups, reason=reason), budget.limit)
+        fits = groups_size(decision.kept) <= budget.limit
+        return (grown._keep(decision), decision) if fits else None
 
-    def _keep(self, pruned: PruneDecision) -> History:
-        kept = tuple(entry for g in pruned.kept for entry in g.entries)
-        return changed(self, entries=kept, size=sum(g.size for g in pruned.kept))
+    def _keep(self, decision: PruneDecision) -> History:
+        entries = tuple(entry for g in decision.kept for entry in g.entries)
+        return replace(self, entries=entries, size=groups_size(decision.kept))
 
     def append_final(
         self, reply: HistoryEntry, *, policy: Policy, budget: HistoryBudget
     ) -> tuple[History, PruneDecision | None]:
-        """Append the reply that ends the run: where goal and reply don't both fit, it replaces the goal."""
+        """Append the reply that ends the run. If the goal does not fit beside it, the goal may be evicted."""
         groups = group_entries((*self.entries, reply), self.goal)
         mandatory = sum(g.size for g in groups if g.mandatory)
         fits = budget.limit is None or mandatory <= budget.limit
-        return (self if fits else changed(self, goal="")).append(reply, policy=policy, budget=budget)
+        return (self if fits else replace(self, goal="")).append(reply, policy=policy, budget=budget)
 
 
 def _check_mandatory_fits(groups: Sequence[MessageGroup], limit: int) -> None:
@@ -90,8 +89,8 @@ def _check_mandatory_fits(groups: Sequence[MessageGroup], limit: int) -> None:
 
     if size > limit:
         raise ContextOverflow(
-            f"The part of the history that must stay holds {size} messages, more than the limit of {limit}: "
-            "raise max_messages_per_request, or hand in fewer system messages.",
+            f"Goal, system messages and newest messages together are {size} messages, more than the limit of {limit}. "
+            "Raise max_messages_per_request, or pass fewer system messages.",
             limit=limit,
             items=[(f"{g.kind} {g.entries[0].message.id!r}", g.size) for g in mandatory],
         )

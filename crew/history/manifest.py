@@ -1,4 +1,4 @@
-"""The manifest of a request: what is in it, and what changed since the agent's request before it."""
+"""Manifests: which messages a request holds, and what changed since the agent's previous request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crew.history.view import MARKER_POSITION, View, entries_size, entry_codes, 
 from crew.interfaces import HistoryEntry
 from crew.messages import Disposition, Manifest, ManifestLine, SummaryMessage, Transcript
 
-# Providers cache no prefix that is shorter.
+# Providers do not cache shorter prefixes.
 MIN_CACHED_TOKENS = 1_024
 
 
@@ -22,75 +22,73 @@ def build_manifest(
     view: View,
     *,
     agent: str,
-    gauge: TokenBudget,
+    token_budget: TokenBudget,
     calibration: Calibration,
-    known: int,
+    billed_until: int,
     policy: str,
     repairs: tuple[str, ...] = (),
 ) -> Manifest:
-    """The manifest of the request that this view leads to; `policy` is the one that prunes the history."""
+    """Build the manifest of the next request for this view; `policy` is the name of the history policy."""
     sent = with_marker(visible_entries(history, view), view)
-    now = entry_codes(sent, view)
-    same = _common_prefix(view.last_request, now) if view.last_model == gauge.model else 0
-    rule = _moved_by(history, view, gauge, same, policy)
-    tokens = predict_tokens(calibration, gauge.overhead_tokens, sent, known)
-    front = (
-        predict_tokens(calibration, gauge.overhead_tokens, sent[:same], known)
-        if same or view.last_model == gauge.model
-        else 0
-    )
-    numbers = [*map(str, now)]
+    codes = entry_codes(sent, view)
+    same_model = view.last_model == token_budget.model
+    same = _common_prefix(view.last_request, codes) if same_model else 0
+    moved_by = _moved_by(history, view, token_budget.model, same, policy)
+    overhead = token_budget.overhead_tokens
+    prefix_tokens = predict_tokens(calibration, overhead, sent[:same], billed_until) if same_model else 0
+    forms = [*map(str, codes)]
     ids = [entry.message.id for entry in sent]
-    counted: Literal["estimated", "calibrated", "exact"] = "exact" if gauge.counts_exactly else "estimated"
+    counted: Literal["estimated", "exact"] = "exact" if token_budget.counts_exactly else "estimated"
     return Manifest(
         agent=agent,
         turn=view.turn,
-        model=gauge.model,
+        model=token_budget.model,
         messages=entries_size(sent, history),
-        tokens_estimated=tokens,
+        tokens_estimated=predict_tokens(calibration, overhead, sent, billed_until),
         count_method="calibrated" if calibration.bill_count else counted,
-        overhead_tokens=gauge.overhead_tokens,
-        window=gauge.window,
-        window_source=gauge.window_source,
+        overhead_tokens=overhead,
+        window=token_budget.window,
+        window_source=token_budget.window_source,
         same_messages=same,
-        moved_by=rule,
-        digest=_digest(gauge, ids, numbers),
-        prefix_digest=_digest(gauge, ids[:same], numbers[:same]),
-        cached_predicted=front if front >= MIN_CACHED_TOKENS else 0,
-        tail=tuple(_manifest_line(entry, view, code) for entry, code in zip(sent[same:], now[same:], strict=True)),
-        removed=tuple(_removed_lines(history, transcript, view, rule or policy, now, view.last_request[same:])),
+        moved_by=moved_by,
+        digest=_digest(token_budget, ids, forms),
+        prefix_digest=_digest(token_budget, ids[:same], forms[:same]),
+        cached_predicted=prefix_tokens if prefix_tokens >= MIN_CACHED_TOKENS else 0,
+        tail=tuple(_manifest_line(entry, view, code) for entry, code in zip(sent[same:], codes[same:], strict=True)),
+        removed=tuple(_removed_lines(history, transcript, moved_by or policy, codes, view.last_request[same:])),
         repairs=repairs,
     )
 
 
 def _common_prefix(before: Sequence[int], now: Sequence[int]) -> int:
-    """How many messages at the front are the same."""
+    """The number of equal codes at the start of both requests."""
     if before == now[: len(before)]:
         return len(before)
 
     return next(i for i, (old, new) in enumerate(zip((*before, None), (*now, None), strict=False)) if old != new)
 
 
-def _moved_by(history: History, view: View, gauge: TokenBudget, same: int, policy: str) -> str:
+def _moved_by(history: History, view: View, model: str, same: int, policy: str) -> str:
+    """The rule that changed the prefix since the previous request; "" if the prefix is unchanged."""
     if not view.last_request:
         return "first request"
 
-    if view.last_model != gauge.model:
+    if view.last_model != model:
         return view.moved_by or "another model"
 
     if same == len(view.last_request):
         return ""
 
-    # What is not in the history any more left by the crew's policy, whatever else moved this view since.
-    there = {entry.position for entry in history.entries}
-    gone = view.last_request[same] // 4
-    return policy if gone >= 0 and gone not in there else view.moved_by or policy
+    # If the first changed message is no longer in the history, the history policy evicted it.
+    positions = {entry.position for entry in history.entries}
+    changed = view.last_request[same] // 4
+    return policy if changed >= 0 and changed not in positions else view.moved_by or policy
 
 
-def _digest(gauge: TokenBudget, ids: Sequence[str], numbers: Sequence[str]) -> str:
-    """A name for what was sent: messages never change, so that their ids and forms say it."""
-    front = f"{gauge.model}\n{gauge.overhead_counted}\n"
-    return blake2b((front + "\n".join(ids) + "\n" + ",".join(numbers)).encode(), digest_size=8).hexdigest()
+def _digest(token_budget: TokenBudget, ids: Sequence[str], forms: Sequence[str]) -> str:
+    """A hash of a request. Ids and forms identify the content, because messages never change."""
+    head = f"{token_budget.model}\n{token_budget.overhead_counted}\n"
+    return blake2b((head + "\n".join(ids) + "\n" + ",".join(forms)).encode(), digest_size=8).hexdigest()
 
 
 def _manifest_line(entry: HistoryEntry, view: View, code: int) -> ManifestLine:
@@ -108,29 +106,29 @@ def _manifest_line(entry: HistoryEntry, view: View, code: int) -> ManifestLine:
 
 
 def _removed_lines(
-    history: History, transcript: Transcript, view: View, rule: str, now: Iterable[int], before: Sequence[int]
+    history: History, transcript: Transcript, reason: str, codes: Iterable[int], previous: Sequence[int]
 ) -> Iterable[ManifestLine]:
-    """What was shown last time and is not shown now, in any form."""
-    if not before:
+    """The messages of the previous request that this one does not hold in any form."""
+    if not previous:
         return
 
-    there = {code // 4 for code in now if code >= 0}
-    gone = [code // 4 for code in before if code >= 0 and code // 4 not in there]
+    shown = {code // 4 for code in codes if code >= 0}
+    removed = [code // 4 for code in previous if code >= 0 and code // 4 not in shown]
 
-    if not gone:
+    if not removed:
         return
 
     covered = {
         id for entry in history.entries if isinstance(entry.message, SummaryMessage) for id in entry.message.covers
     }
 
-    for position in gone:
+    for position in removed:
         id = transcript[position].id
-        yield ManifestLine(id=id, disposition="summarised" if id in covered else "evicted", reason=rule)
+        yield ManifestLine(id=id, disposition="summarised" if id in covered else "evicted", reason=reason)
 
 
 def expand_manifests(manifests: Iterable[Manifest]) -> list[ManifestLine]:
-    """The whole of the last request of these, which are all requests of one agent, in order."""
+    """All lines of the last request, from the manifests of all requests of one agent in order."""
     lines: list[ManifestLine] = []
 
     for manifest in manifests:

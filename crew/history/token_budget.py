@@ -1,7 +1,7 @@
-"""What is known of the model behind an agent: its window, what every request to it holds, and how it counts.
+"""Token budgets of models, and the calibration of token estimates by the usage that providers bill.
 
-Counts of messages are kept in the tokens of the first model that billed. Whoever bills says what the messages cost
-that were new to it, so that an eviction subtracts known numbers; only what came later is estimated.
+The history stores token counts in the units of the first model that billed. Each bill replaces the estimates of the
+messages that were new in its request, so that only messages after the last bill are estimated.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from crew.change import changed
 from crew.interfaces import HistoryEntry
 
 DEFAULT_WINDOW = 128_000
 
-# How far, before the first bill, a model's way of counting tends to be off, the count of schemas, and that of messages;
-# and how many tokens a service may wrap around all of it.
+# Typical relative errors before the first bill: of a model's tokenizer, of instructions and schemas, of messages; and
+# the number of tokens that a service adds to a request.
 _MODEL_ERROR, _OVERHEAD_ERROR, _MESSAGE_ERROR, _WRAPPER_TOKENS = 0.25, 0.25, 0.12, 60.0
 
 WindowSource = Literal["explicit", "registry", "default", "learned"]
@@ -24,10 +23,15 @@ WindowSource = Literal["explicit", "registry", "default", "learned"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBudget:
-    """An agent's model: its window and where that number comes from, and the tokens of instructions and tools.
+    """The token limits of one agent's model.
 
-    `fixed` is what those were billed with, `counted` what they were counted as, exactly or not. `reserve` is the part
-    of the window that is kept free for the reply.
+    model             the model's name.
+    window            its context window, in tokens.
+    window_source     where the window comes from: set by the user, the registry of models, a default, or an error.
+    overhead_tokens   the tokens of instructions and tools, corrected by bills.
+    overhead_counted  the same as counted before the first bill.
+    reply_reserve     the part of the window that is reserved for the reply.
+    counts_exactly    whether a tokenizer counts the tokens; else they are estimated.
     """
 
     model: str = ""
@@ -39,7 +43,7 @@ class TokenBudget:
     counts_exactly: bool = False
 
     def with_learned_window(self, model: str, maximum: int) -> TokenBudget:
-        """What an error said of this model's window is believed for the rest of the run."""
+        """Use the smaller window that an error of this model reported."""
         if self.model != model or maximum >= self.window:
             return self
 
@@ -50,7 +54,12 @@ class TokenBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """How one model counts: `ratio` turns estimates into its tokens, `scale` the counts that are known."""
+    """How one model counts tokens.
+
+    estimate_ratio  its tokens for each estimated token, for messages that were not billed yet.
+    billed_scale    its tokens for each token of the first model that billed, for messages that were billed.
+    bill_count      the number of bills so far.
+    """
 
     estimate_ratio: float = 1.0
     billed_scale: float = 1.0
@@ -59,25 +68,25 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BilledTokens:
-    """What a bill taught: the model's calibration, the fixed part, and what each message costs, by position."""
+    """The results of a bill: the new calibration, the tokens of instructions and tools, and those of each message."""
 
     calibration: Calibration
     overhead_tokens: int
     tokens_by_position: Mapping[int, int]
 
 
-def predict_tokens(calibration: Calibration, fixed: int, entries: Sequence[HistoryEntry], known: int) -> int:
-    """The tokens that a request of these messages will be billed with; those before the position `known` were."""
-    old, new = split_billed(entries, known)
-    return round(fixed + old * calibration.billed_scale + new * calibration.estimate_ratio)
+def predict_tokens(calibration: Calibration, overhead: int, entries: Sequence[HistoryEntry], billed_until: int) -> int:
+    """The expected input tokens of a request. Messages before the position `billed_until` were billed before."""
+    old, new = split_billed(entries, billed_until)
+    return round(overhead + old * calibration.billed_scale + new * calibration.estimate_ratio)
 
 
-def split_billed(entries: Sequence[HistoryEntry], known: int) -> tuple[int, int]:
+def split_billed(entries: Sequence[HistoryEntry], billed_until: int) -> tuple[int, int]:
     """The tokens of messages that were billed before, and of those that were not."""
     old = new = 0
 
     for entry in entries:
-        if entry.position < known:
+        if entry.position < billed_until:
             old += entry.tokens
         else:
             new += entry.tokens
@@ -87,100 +96,104 @@ def split_billed(entries: Sequence[HistoryEntry], known: int) -> tuple[int, int]
 
 def calibrate(
     calibration: Calibration,
-    fixed: int,
+    overhead: int,
     entries: Sequence[HistoryEntry],
-    known: int,
+    billed_until: int,
     billed: int,
     *,
     held: Literal["held", "moved", "first"] = "held",
 ) -> BilledTokens:
-    """Spread a bill over what caused it, so that the same request is predicted as it was billed.
+    """Distribute a bill over overhead and messages, so that the same request is predicted as it was billed.
 
-    While the view held still, the difference from the agent's bill before is what its new messages cost. After a
-    move, or in an agent's first request, an old error may be in it too, and less of it is theirs.
+    If the view kept its prefix (`held`), the difference from the agent's previous bill is due to the new messages. If
+    the prefix moved, or in an agent's first request, part of the difference may be an earlier error.
     """
-    old, new = split_billed(entries, known)
+    old, new = split_billed(entries, billed_until)
 
     if not calibration.bill_count:
-        return _calibrate_first_bill(calibration, fixed, entries, known, billed, old + new)
+        return _calibrate_first_bill(overhead, entries, billed_until, billed, old + new)
 
-    room = 4.0 if held == "held" else 1.25
-    expected = new * calibration.estimate_ratio
-    rest = billed - fixed - old * calibration.billed_scale
-    actual = min(max(rest, expected / room), expected * room)
+    tolerance = 4.0 if held == "held" else 1.25
+    ratio, scale = calibration.estimate_ratio, calibration.billed_scale
+    expected = new * ratio
+    rest = billed - overhead - old * scale
+    actual = min(max(rest, expected / tolerance), expected * tolerance)
     tokens = {}
 
     if new:
-        share = actual / new / calibration.billed_scale
-        tokens = {e.position: round(e.tokens * share) for e in entries if e.position >= known}
+        factor = actual / new / scale
+        tokens = {e.position: round(e.tokens * factor) for e in entries if e.position >= billed_until}
         weight = min(0.6, actual / (actual + 300.0))
-        ratio = calibration.estimate_ratio + weight * (actual / new - calibration.estimate_ratio)
-        calibration = changed(calibration, estimate_ratio=ratio)
+        ratio += weight * (actual / new - ratio)
 
-    calibration = changed(calibration, bill_count=calibration.bill_count + 1)
-    left = rest - actual
+    calibration = Calibration(estimate_ratio=ratio, billed_scale=scale, bill_count=calibration.bill_count + 1)
+    unexplained = rest - actual
 
-    if abs(left) < 1:
-        return BilledTokens(calibration=calibration, overhead_tokens=fixed, tokens_by_position=tokens)
+    if abs(unexplained) < 1:
+        return BilledTokens(calibration=calibration, overhead_tokens=overhead, tokens_by_position=tokens)
 
     if held == "first" or not old:
-        return BilledTokens(
-            calibration=calibration, overhead_tokens=max(0, round(fixed + left)), tokens_by_position=tokens
-        )
+        corrected = max(0, round(overhead + unexplained))
+        return BilledTokens(calibration=calibration, overhead_tokens=corrected, tokens_by_position=tokens)
 
-    # Most of it is in what is larger; the fixed part, which is in every bill, was right more often.
-    base = old * calibration.billed_scale
-    inside = left * fixed**2 / (fixed**2 + base**2)
-    factor = max(0.0, (base + left - inside) / base)
-    older = {e.position: round(e.tokens * factor) for e in entries if e.position < known}
-    return BilledTokens(
-        calibration=calibration, overhead_tokens=max(0, round(fixed + inside)), tokens_by_position=older | tokens
-    )
+    # The larger part gets most of the difference; the overhead, which is in every bill, is more often right.
+    base = old * scale
+    of_overhead = unexplained * overhead**2 / (overhead**2 + base**2)
+    factor = max(0.0, (base + unexplained - of_overhead) / base)
+    older = {e.position: round(e.tokens * factor) for e in entries if e.position < billed_until}
+    corrected = max(0, round(overhead + of_overhead))
+    return BilledTokens(calibration=calibration, overhead_tokens=corrected, tokens_by_position=older | tokens)
 
 
 def _calibrate_first_bill(
-    calibration: Calibration, fixed: int, entries: Sequence[HistoryEntry], known: int, billed: int, estimated: int
+    overhead: int, entries: Sequence[HistoryEntry], billed_until: int, billed: int, estimated: int
 ) -> BilledTokens:
-    """The model's first bill: partly this model counts otherwise, partly the estimates were wrong.
+    """Calibrate by a model's first bill.
 
-    Which of it is which can't be seen yet, so that it is shared out by how far each tends to be off.
+    The difference from the estimate is due to the model's tokenizer, to the overhead or to the messages. One bill
+    cannot separate them, so each gets a share by its typical error.
     """
-    total = fixed + estimated
-    spread = (
+    total = overhead + estimated
+    variance = (
         (_MODEL_ERROR * total) ** 2
-        + (_OVERHEAD_ERROR * fixed) ** 2
+        + (_OVERHEAD_ERROR * overhead) ** 2
         + (_MESSAGE_ERROR * estimated) ** 2
         + _WRAPPER_TOKENS**2
     )
-    off = (billed - total) / spread
-    model = _MODEL_ERROR**2 * total * off
-    ratio = min(max(1.0 + model + _MESSAGE_ERROR**2 * estimated * off, 0.25), 4.0)
-    inside = fixed * (1.0 + model + _OVERHEAD_ERROR**2 * fixed * off) + _WRAPPER_TOKENS**2 * off
-    inside = min(max(0.0, inside), billed)
-    factor = (billed - inside) / max(1, estimated)
-    made = replace(calibration, estimate_ratio=ratio, billed_scale=max(0.1, factor) if known else 1.0, bill_count=1)
-    tokens = {} if known else {entry.position: round(entry.tokens * factor) for entry in entries}
-    return BilledTokens(calibration=made, overhead_tokens=round(inside), tokens_by_position=tokens)
+    error = (billed - total) / variance
+    of_model = _MODEL_ERROR**2 * total * error
+    ratio = min(max(1.0 + of_model + _MESSAGE_ERROR**2 * estimated * error, 0.25), 4.0)
+    corrected = overhead * (1.0 + of_model + _OVERHEAD_ERROR**2 * overhead * error) + _WRAPPER_TOKENS**2 * error
+    corrected = min(max(0.0, corrected), billed)
+    factor = (billed - corrected) / max(1, estimated)
+    # Messages that another model billed keep its counts; a scale converts them.
+    scale = max(0.1, factor) if billed_until else 1.0
+    tokens = {} if billed_until else {entry.position: round(entry.tokens * factor) for entry in entries}
+    calibration = Calibration(estimate_ratio=ratio, billed_scale=scale, bill_count=1)
+    return BilledTokens(calibration=calibration, overhead_tokens=round(corrected), tokens_by_position=tokens)
 
 
 WINDOW_THRESHOLD = 0.8
 
 
 def carry_over_budgets(
-    gauges: Mapping[str, tuple[TokenBudget, ...]], before: Mapping[str, tuple[TokenBudget, ...]]
+    budgets: Mapping[str, tuple[TokenBudget, ...]], previous: Mapping[str, tuple[TokenBudget, ...]]
 ) -> dict[str, tuple[TokenBudget, ...]]:
-    """These gauges with the windows that were learned before, and with what was billed for the same fixed part."""
-    learned = [g for ranks in before.values() for g in ranks if g.window_source == "learned"]
+    """Take learned windows, and the billed overhead of unchanged instructions and tools, from previous budgets.
 
-    def remember(name: str, rank: int, gauge: TokenBudget) -> TokenBudget:
+    Each agent has a budget for its model and one for its backup model.
+    """
+    learned = [budget for budgets in previous.values() for budget in budgets if budget.window_source == "learned"]
+
+    def carry_over(name: str, rank: int, budget: TokenBudget) -> TokenBudget:
         for other in learned:
-            gauge = gauge.with_learned_window(other.model, other.window)
+            budget = budget.with_learned_window(other.model, other.window)
 
-        same = before.get(name, ())[rank : rank + 1]
+        same = previous.get(name, ())[rank : rank + 1]
 
-        if same and (same[0].model, same[0].overhead_counted) == (gauge.model, gauge.overhead_counted):
-            return replace(gauge, overhead_tokens=same[0].overhead_tokens)
+        if same and (same[0].model, same[0].overhead_counted) == (budget.model, budget.overhead_counted):
+            return replace(budget, overhead_tokens=same[0].overhead_tokens)
 
-        return gauge
+        return budget
 
-    return {name: tuple(remember(name, i, g) for i, g in enumerate(ranks)) for name, ranks in gauges.items()}
+    return {name: tuple(carry_over(name, i, b) for i, b in enumerate(ranks)) for name, ranks in budgets.items()}

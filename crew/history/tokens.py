@@ -1,4 +1,4 @@
-"""Counting tokens before anything was billed: script-aware, JSON and code denser than prose."""
+"""Token counts: a fast estimate by script and kind of text, or exact ones by a tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKENS_PER_MESSAGE = 4
 TOKENS_PER_CALL = 2
 TOKENS_PER_IMAGE = 800
 
-# Beyond this a text is judged by pieces from its beginning, middle and end: a count is wanted, not a parse.
+# Longer texts are estimated from samples of their beginning, middle and end.
 _SAMPLE = 4_500
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -31,7 +31,7 @@ _FOREIGN = re.compile("[\u00a1-\u10ff\u1200-\u1fff]+")
 
 
 def estimate_tokens(text: str) -> int:
-    """About how many tokens a text has."""
+    """The estimated number of tokens of a text."""
     if not text:
         return 0
 
@@ -44,11 +44,11 @@ def estimate_tokens(text: str) -> int:
 
 
 def _estimate_pieces(text: str) -> float:
-    """The pieces that tokenizers cut at, each worth what it is on average."""
+    """Count the pieces that tokenizers split at, each with its average number of tokens."""
     total = 0.0
 
     if _BLOB.search(text):
-        # Keys, hashes and base64 have no words in them: about three characters a token.
+        # Keys, hashes and base64 contain no words: 2.5 characters a token.
         total = sum(map(len, _BLOB.findall(text))) * 0.4
         text = _BLOB.sub("", text)
 
@@ -59,23 +59,22 @@ def _estimate_pieces(text: str) -> float:
     if not text.isascii():
         total += len(_HAN.findall(text)) * 0.75 + len(_KANA.findall(text)) * 0.68 + len(_HANGUL.findall(text)) * 0.7
         total += len(_PICTURE.findall(text)) * 1.5
-        # Words of other alphabets are cut into more pieces than English ones; accents in Latin ones cost a little.
+        # Words of other alphabets take more tokens than English ones; accented Latin letters take a few more.
         total += sum(0.3 + 0.3 * len(found) for found in _FOREIGN.findall(text))
 
-    # Long runs of one kind (letters, blanks, dashes, controls) are cut as well, though none of the above sees it.
+    # Tokenizers also split long runs of one kind of character (letters, blanks, dashes), which no pattern counts.
     return max(total, len(text) / 8)
 
 
-# Names of tools, arguments and short results come again and again, and each is counted in more than one place.
+# Short texts, such as tool names and arguments, recur and are counted in several places.
 _SHORT = 200
 _estimate_short = lru_cache(maxsize=2_048)(_estimate_pieces)
 
 
 class EstimatingCounter:
-    """The counter that needs nothing: the estimate above."""
+    """Counts by `estimate_tokens`; needs no tokenizer."""
 
     def count(self, text: str) -> int:
-        """About how many tokens a text has."""
         return estimate_tokens(text)
 
 
@@ -84,34 +83,34 @@ ESTIMATOR = EstimatingCounter()
 
 @lru_cache(maxsize=8)
 def exact_counter(provider: str, model: str) -> TokenCounter | None:
-    """The tokenizer of this model, where one is installed (the extra `tokens`); it carries its tables."""
+    """The tokenizer of this model if the extra `tokens` is installed, else None. It works offline."""
     if provider not in ("openai", "openai-responses") or find_spec("rs_bpe") is None:
         return None
 
     from rs_bpe.bpe import openai
 
-    older = model.startswith(("gpt-3.5", "gpt-4-", "text-")) or model == "gpt-4"
-    found: TokenCounter = openai.cl100k_base() if older else openai.o200k_base()
-    return found
+    uses_cl100k = model.startswith(("gpt-3.5", "gpt-4-", "text-")) or model == "gpt-4"
+    counter: TokenCounter = openai.cl100k_base() if uses_cl100k else openai.o200k_base()
+    return counter
 
 
 def count_message_tokens(message: Message, counter: TokenCounter = ESTIMATOR, *, keep: bool = True) -> int:
-    """How many tokens a message has by this counter. The count is kept with the message, unless told not to."""
+    """The number of tokens of a message by this counter. `keep` caches the count with the message."""
     if not keep:
         return _count_message(message, counter)
 
-    # By counter, which is kept too: another one at the same address would be taken for it.
+    # The counter is cached too, so that its id cannot be reused by another one.
     counts: dict[int, tuple[TokenCounter, int]] = message.cache().setdefault("tokens", {})
-    kept = counts.get(id(counter))
+    cached = counts.get(id(counter))
 
-    if kept is None:
-        kept = counts[id(counter)] = (counter, _count_message(message, counter))
+    if cached is None:
+        cached = counts[id(counter)] = (counter, _count_message(message, counter))
 
-    return kept[1]
+    return cached[1]
 
 
 def estimate_message_tokens(message: Message) -> int:
-    """About how many tokens a message has; what only its provider can read (signatures, images' bytes) is left out."""
+    """The estimated number of tokens of a message, without opaque provider data such as signatures."""
     return count_message_tokens(message)
 
 

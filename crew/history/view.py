@@ -1,4 +1,4 @@
-"""What one agent is shown of the shared history."""
+"""Views: which part of the shared history one agent's requests hold."""
 
 from __future__ import annotations
 
@@ -30,14 +30,26 @@ MARKER_POSITION = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Where one agent's view stands: data that only `advance` moves, so that it holds still between its moves.
+    """Which messages of the history one agent sees, as positions in the transcript.
 
-    All places are positions in the transcript. `turn` counts the agent's requests. Of the messages before
-    `crossed_at`, only those at `whole` crossed, and of those at `texts` the text. Of the messages before `cut`, only
-    those at `kept` are shown, beside goal and system messages; `truncated` is the number that a marker names. Tool
-    results before `masked_to`, and those at `masks`, are left out. `sent` is the last request that was answered, by
-    the model `sent_to`, when everything appended so far came to `seen` tokens; `moved` the rule that moved the view
-    since. `too_long` counts the refusals since.
+    Goal and system messages are always visible. Only a policy, a limit or a handoff changes a view, so that consecutive
+    requests share their prefix.
+
+    turn                  the number of the agent's requests so far.
+    handoff_position      messages before it were added before the agent got control.
+    handoff_visible       of those, the ones that the handoff passed on.
+    handoff_text_only     of those, the ones that it passed on without their tool calls.
+    hidden_before         messages before it are hidden …
+    still_visible         … except these.
+    truncated_count       the number of hidden messages that a marker states; 0: no marker.
+    masked_before         tool results before it are masked.
+    masked_positions      tool results after that which are masked too.
+    active_model          the agent's model, or its backup after a failure.
+    overflow_count        how often the model rejected the next request as too long.
+    last_request          the codes (`entry_codes`) of the last request that was answered.
+    last_model            the model that answered it.
+    last_tokens_appended  the tokens appended to the transcript until then.
+    moved_by              the rule that changed the view since then.
     """
 
     turn: int = 0
@@ -57,77 +69,81 @@ class View:
     moved_by: str = ""
 
     def for_next_run(self) -> View:
-        """This view at the beginning of another run of the conversation: the agent's own model is tried again."""
+        """The view at the start of the conversation's next run, which tries the primary model again."""
         return replace(self, active_model="primary", overflow_count=0)
 
 
-# ------------------------------------------------------------------------------------------------ what crosses
+# ------------------------------------------------------------------------------------------ handoffs
 
 
-def apply_handoff(view: View, history: History, at: int, what: HandoffFilter) -> View:
-    """The view of an agent that takes over: what crosses of the messages before the position `at` is fixed here."""
-    moved = "handoff" if view.last_request else view.moved_by
+def apply_handoff(view: View, history: History, position: int, passed: HandoffFilter) -> View:
+    """The view of an agent that gets control at this position; `passed` selects the earlier messages that it sees."""
+    moved_by = "handoff" if view.last_request else view.moved_by
 
-    if what == "full":
-        return (
-            view
-            if not view.handoff_position
-            else replace(view, handoff_position=0, handoff_visible=(), handoff_text_only=(), moved_by=moved)
-        )
+    if passed == "full":
+        if not view.handoff_position:
+            return view
 
-    before = [entry for entry in history.entries if entry.position < at]
-    whole, texts = _handed_over(before, what)
+        return replace(view, handoff_position=0, handoff_visible=(), handoff_text_only=(), moved_by=moved_by)
+
+    earlier = [entry for entry in history.entries if entry.position < position]
+    visible, text_only = _handed_over(earlier, passed)
     return replace(
-        view, handoff_position=at, handoff_visible=tuple(whole), handoff_text_only=tuple(texts), moved_by=moved
+        view,
+        handoff_position=position,
+        handoff_visible=tuple(visible),
+        handoff_text_only=tuple(text_only),
+        moved_by=moved_by,
     )
 
 
-def _handed_over(before: list[HistoryEntry], what: HandoffFilter) -> tuple[list[int], list[int]]:
-    match what:
+def _handed_over(earlier: list[HistoryEntry], passed: HandoffFilter) -> tuple[list[int], list[int]]:
+    """The positions of the messages that stay visible, and of those of which only the text does."""
+    match passed:
         case "last":
-            spans = group_spans([entry.message for entry in before])
-            return [entry.position for entry in before[spans[-1]]] if spans else [], []
+            spans = group_spans([entry.message for entry in earlier])
+            return [entry.position for entry in earlier[spans[-1]]] if spans else [], []
         case "text_only":
-            calling = [e for e in before if isinstance(e.message, AssistantMessage) and e.message.calls]
-            skipped = {e.position for e in before if isinstance(e.message, ToolMessage)} | {e.position for e in calling}
+            calling = [e for e in earlier if isinstance(e.message, AssistantMessage) and e.message.calls]
+            hidden = {e.position for e in earlier if isinstance(e.message, ToolMessage)} | {e.position for e in calling}
             texts = [e.position for e in calling if isinstance(e.message, AssistantMessage) and e.message.text.strip()]
-            return [e.position for e in before if e.position not in skipped], texts
+            return [e.position for e in earlier if e.position not in hidden], texts
         case "none" | "full":
             return [], []
         case choose:
-            chosen = {message.id for message in choose(tuple(entry.message for entry in before))}
-            return [entry.position for entry in before if entry.message.id in chosen], []
+            chosen = {message.id for message in choose(tuple(entry.message for entry in earlier))}
+            return [entry.position for entry in earlier if entry.message.id in chosen], []
 
 
-# ------------------------------------------------------------------------------------------------ what is shown
+# ------------------------------------------------------------------------------------------ visible messages
 
 
 def visible_entries(history: History, view: View) -> tuple[HistoryEntry, ...]:
-    """The entries that this view shows, as it shows them; goal and system messages always."""
+    """The entries that this view shows, masked or shortened as the view says."""
     if not (view.handoff_position or view.hidden_before or view.masked_before or view.masked_positions):
         return history.entries
 
-    whole, texts, kept, masks = map(
+    handed_over, text_only, still_visible, masked = map(
         frozenset, (view.handoff_visible, view.handoff_text_only, view.still_visible, view.masked_positions)
     )
-    found: list[HistoryEntry] = []
+    visible: list[HistoryEntry] = []
 
     for entry in history.entries:
         message, position = entry.message, entry.position
-        stays = isinstance(message, SystemMessage) or message.id == history.goal
+        always = isinstance(message, SystemMessage) or message.id == history.goal
 
-        if position < view.hidden_before and position not in kept and not stays:
+        if position < view.hidden_before and position not in still_visible and not always:
             continue
 
-        if position < view.handoff_position and position not in whole and not stays:
-            if position in texts and isinstance(message, AssistantMessage):
-                found.append(_with_message(entry, without_calls(message)))
-        elif isinstance(message, ToolMessage) and (position < view.masked_before or position in masks):
-            found.append(_with_message(entry, mask_results(message)))
+        if position < view.handoff_position and position not in handed_over and not always:
+            if position in text_only and isinstance(message, AssistantMessage):
+                visible.append(_with_message(entry, without_calls(message)))
+        elif isinstance(message, ToolMessage) and (position < view.masked_before or position in masked):
+            visible.append(_with_message(entry, mask_results(message)))
         else:
-            found.append(entry)
+            visible.append(entry)
 
-    return tuple(found)
+    return tuple(visible)
 
 
 def _with_message(entry: HistoryEntry, message: Message) -> HistoryEntry:
@@ -137,36 +153,36 @@ def _with_message(entry: HistoryEntry, message: Message) -> HistoryEntry:
 
 
 def with_marker(entries: tuple[HistoryEntry, ...], view: View) -> tuple[HistoryEntry, ...]:
-    """What a request holds: the entries, and where messages were truncated the marker in their place."""
+    """Insert the marker in place of truncated messages, if the view has one."""
     if not view.truncated_count:
         return entries
 
-    place = next((index for index, entry in enumerate(entries) if entry.position >= view.hidden_before), len(entries))
-    return (*entries[:place], _truncation_marker(view.truncated_count), *entries[place:])
+    index = next((i for i, entry in enumerate(entries) if entry.position >= view.hidden_before), len(entries))
+    return (*entries[:index], _truncation_marker(view.truncated_count), *entries[index:])
 
 
 def entries_size(entries: tuple[HistoryEntry, ...], history: History) -> int:
-    """How many messages these count for; where all of the history is shown, it knows its size."""
+    """The size of these entries, in messages; a view of the whole history needs no counting."""
     return history.size if entries is history.entries else sum(message_size(entry.message) for entry in entries)
 
 
 @lru_cache(maxsize=1024)
-def _truncation_marker(number: int) -> HistoryEntry:
-    text = f"[{number} earlier messages truncated to fit context window]"
+def _truncation_marker(count: int) -> HistoryEntry:
+    text = f"[{count} earlier messages truncated to fit context window]"
     return HistoryEntry(
-        message=UserMessage(text, origin="marker", id=f"truncated.{number}"),
+        message=UserMessage(text, origin="marker", id=f"truncated.{count}"),
         position=MARKER_POSITION,
         tokens=MARKER_TOKENS,
     )
 
 
 def visible_messages(history: History, view: View) -> tuple[Message, ...]:
-    """The messages of this view."""
+    """The messages of the next request for this view."""
     return tuple(entry.message for entry in with_marker(visible_entries(history, view), view))
 
 
 def entry_codes(entries: Sequence[HistoryEntry], view: View) -> tuple[int, ...]:
-    """A request in numbers: what stands where, and in which form; equal numbers are equal messages."""
+    """A request as numbers, one for each message: its position and its form. Equal codes mean equal messages."""
     if not (view.truncated_count or view.masked_before or view.masked_positions or view.handoff_text_only):
         return tuple([e.position * 4 + (3 if e.message.role == "summary" else 0) for e in entries])
 
@@ -187,29 +203,29 @@ def _entry_code(entry: HistoryEntry, view: View) -> int:
             return entry.position * 4
 
 
-# ------------------------------------------------------------------------------------------------ how it moves
+# ------------------------------------------------------------------------------------------ changes
 
 
-def hide_positions(view: View, entries: Sequence[HistoryEntry], gone: Collection[int]) -> View:
-    """The view without the shown entries at these positions."""
-    if not gone:
+def hide_positions(view: View, entries: Sequence[HistoryEntry], positions: Collection[int]) -> View:
+    """Hide the entries at these positions; `entries` are those that the view shows."""
+    if not positions:
         return view
 
-    cut = max(view.hidden_before, max(gone) + 1)
-    kept = tuple(
-        entry.position
-        for entry in entries
-        if entry.position < cut and entry.position not in gone and not isinstance(entry.message, SystemMessage)
+    hidden_before = max(view.hidden_before, max(positions) + 1)
+    still_visible = tuple(
+        e.position
+        for e in entries
+        if e.position < hidden_before and e.position not in positions and not isinstance(e.message, SystemMessage)
     )
-    return replace(view, hidden_before=cut, still_visible=kept)
+    return replace(view, hidden_before=hidden_before, still_visible=still_visible)
 
 
 def mask_messages(view: View, entries: Sequence[HistoryEntry], ids: Collection[str]) -> View:
-    """The view with these tool messages masked; what is masked from the front on is kept as one position."""
+    """Mask these tool messages. Those before the first readable result are stored as one position, `masked_before`."""
     results = [entry for entry in entries if isinstance(entry.message, ToolMessage)]
-    hidden = {e.position for e in results if e.message.id in ids or e.position < view.masked_before}
-    hidden.update(position for position in view.masked_positions if position >= entries[0].position)
-    open_ = [entry.position for entry in results if entry.position not in hidden]
-    edge = open_[0] if open_ else max(hidden, default=-1) + 1
-    masked_to = max([view.masked_before, *(position + 1 for position in hidden if position < edge)])
-    return replace(view, masked_before=masked_to, masked_positions=tuple(sorted(p for p in hidden if p >= masked_to)))
+    masked = {e.position for e in results if e.message.id in ids or e.position < view.masked_before}
+    masked.update(position for position in view.masked_positions if position >= entries[0].position)
+    readable = [entry.position for entry in results if entry.position not in masked]
+    first_readable = readable[0] if readable else max(masked, default=-1) + 1
+    before = max([view.masked_before, *(position + 1 for position in masked if position < first_readable)])
+    return replace(view, masked_before=before, masked_positions=tuple(sorted(p for p in masked if p >= before)))

@@ -128,11 +128,15 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingSummary:
-    """What left the history and waits for a summary.
+    """The messages that were evicted and still need a summary.
 
-    `ids` wait, oldest first, and `says_something` is whether there is text in them; `since` counts the messages evicted
-    since the last attempt. `left` went since `asked` was asked, in a view that reached to `newest`: with them that view
-    can be shown again. `verbatim` did not get smaller when they were compressed.
+    message_ids            their ids, oldest first.
+    evicted_since_attempt  the number of messages evicted since the last attempt to summarize.
+    has_text               whether there is text in them to summarize.
+    evicted_since_request  the entries evicted since the last request; with them its view can be rebuilt.
+    last_request_agent     the agent of that request.
+    last_request_end       the position of the last message in it.
+    incompressible_ids     messages that did not get smaller when they were compressed.
     """
 
     message_ids: tuple[str, ...] = ()

@@ -94,7 +94,7 @@ def test_a_policy_for_views_leaves_the_history_to_rolling() -> None:
     assert not Unbounded().prune(groups(TALK), HistoryBudget(limit=1)).evicted
     assert not Rolling().prune(groups(TALK), HistoryBudget(limit=50)).evicted
 
-    with pytest.raises(DefinitionError, match="there is no policy 'truncat'"):
+    with pytest.raises(DefinitionError, match="unknown policy 'truncat'"):
         create_policy("truncat")
 
 

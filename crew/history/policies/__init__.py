@@ -1,4 +1,4 @@
-"""The policies that decide what of a history stays: by name in configuration, as classes in Python; one file each."""
+"""History policies: which messages stay in a history or in a view."""
 
 from crew.history.policies.chain import Chain, chain, split_stages
 from crew.history.policies.head_tail import HeadTail

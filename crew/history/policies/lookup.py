@@ -1,10 +1,9 @@
-"""The policies by name, for configuration and the command line."""
+"""Policies by name, for configuration files and the command line."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from crew.errors import DefinitionError, suggest
 from crew.history.policies.chain import Chain, chain, check_policy
@@ -14,8 +13,8 @@ from crew.history.policies.summarizing import Checkpoint, Summarize
 from crew.history.policies.view_policies import MaskToolResults, Truncate
 from crew.interfaces import Policy
 
-PolicySpec = str | Mapping[str, Any] | Policy
-"""A policy, its name, or a mapping of `name` and its options."""
+PolicySpec = str | Mapping[str, object] | Policy
+"""A policy, its name, or a mapping of `name` and its parameters."""
 
 
 def _create_chain(*, policies: Sequence[PolicySpec]) -> Chain:
@@ -35,36 +34,36 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 
 
 def resolve_policy(spec: PolicySpec) -> Policy:
-    """The policy that is meant by a name, by a mapping such as `{"name": "rolling", "limit": 25}`, or by itself."""
+    """Resolve a name, or a mapping such as `{"name": "rolling", "limit": 25}`, to a policy; a policy stays as it is."""
     if isinstance(spec, str):
         return create_policy(spec)
 
     if not isinstance(spec, Mapping):
-        return check_policy(spec, "one, its name, or a mapping")
+        return check_policy(spec, "a policy, its name, or a mapping")
 
-    options = {str(key): value for key, value in spec.items()}
-    name = options.pop("name", None)
+    parameters = {str(key): value for key, value in spec.items()}
+    name = parameters.pop("name", None)
 
     if not isinstance(name, str):
         raise DefinitionError("History policy", f"a mapping must have the policy's name under 'name', not {name!r}")
 
-    return create_policy(name, **options)
+    return create_policy(name, **parameters)
 
 
-def create_policy(name: str, **options: Any) -> Policy:
-    """The policy of this name, with these options; what is left out has its default."""
+def create_policy(name: str, **parameters: object) -> Policy:
+    """Create the policy of this name; parameters left out have their defaults."""
     if name not in POLICIES:
-        raise DefinitionError("History policy", f"there is no policy {name!r}. {suggest(name, POLICIES)}")
+        raise DefinitionError("History policy", f"unknown policy {name!r}. {suggest(name, POLICIES)}")
 
-    make = POLICIES[name]
-    parameters = inspect.signature(make).parameters.values()
-    known = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    create = POLICIES[name]
+    signature = inspect.signature(create).parameters.values()
+    accepted = [p.name for p in signature if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
-    if unknown := [option for option in options if option not in known or option == "name"]:
-        problems = [f"it has no option {option!r}. {suggest(option, known)}" for option in unknown]
+    if unknown := [parameter for parameter in parameters if parameter not in accepted or parameter == "name"]:
+        problems = [f"unknown option {parameter!r}. {suggest(parameter, accepted)}" for parameter in unknown]
         raise DefinitionError(f"History policy {name!r}", problems)
 
     try:
-        return make(**options)
+        return create(**parameters)
     except TypeError as error:
-        raise DefinitionError(f"History policy {name!r}", f"its options do not fit: {error}") from error
+        raise DefinitionError(f"History policy {name!r}", f"invalid options: {error}") from error
