@@ -10,7 +10,7 @@ from pydantic import Discriminator
 
 from crew.errors import DefinitionError
 from crew.messages import HasCache, Message, ProviderData, ToolCall, Usage
-from crew.settings import NonNegativeInt, PositiveInt
+from crew.settings import Accepts, NonNegativeInt, PositiveInt, Share, setting_problems
 
 # ------------------------------------------------------------------------------------------ providers
 
@@ -213,11 +213,11 @@ class PolicyOptions:
     insert_marker  put a marker in place of the messages that the policy hides. View only.
     """
 
-    limit: int | Literal["default"] | None = "default"
-    prune_to: int | None = None
+    limit: Annotated[PositiveInt | Literal["default"] | None, Accepts("a positive integer such as 50")] = "default"
+    prune_to: PositiveInt | None = None
     stage: Literal["history", "view"] = "history"
     eager: bool = False
-    threshold: float | None = None
+    threshold: Share | None = None
     summarizes: bool = False
     summarizer: Summarizer = None
     insert_marker: bool = False
@@ -250,14 +250,7 @@ def policy_options(policy: Policy) -> PolicyOptions:
         problem = f"its attribute 'options' must be a PolicyOptions, not {options!r}"
         raise DefinitionError(f"History policy {policy.name!r}", problem)
 
-    numbers = {"limit": options.explicit_limit, "prune_to": options.prune_to}
-    problems = [
-        f"{name} must be a positive integer such as 50, not {value!r}"
-        for name, value in numbers.items()
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1)
-    ]
-
-    if problems:
+    if problems := setting_problems(options):
         raise DefinitionError(f"History policy {policy.name!r}", problems)
 
     return options

@@ -20,6 +20,7 @@ from crew.history.view import View
 from crew.interfaces import HistoryBudget, OutputSpec, Policy, PolicyOptions, TokenCounter, ToolSpec, policy_options
 from crew.messages import Message, SystemMessage
 from crew.runs.state import RunState
+from crew.settings import PositiveInt, value_problems
 from crew.tools.tool import Tool
 from crew.transitions.sanitize_output import sanitize_output
 
@@ -177,7 +178,7 @@ def resolve_budget(crew: Crew, policy: Policy, limit: int | None, prune_to: int 
     """An explicit limit, else the policy's own; how far a pruning cuts, else half of it."""
     options = policy_options(policy)
     prune_to = options.prune_to if prune_to is None else prune_to
-    problems = [*_numbers({"max_messages_per_request": limit, "prune_to": prune_to})]
+    problems = value_problems(PositiveInt | None, {"max_messages_per_request": limit, "prune_to": prune_to})
     own = options.history_limit
 
     if not problems and limit is not None and own is None:
@@ -229,12 +230,6 @@ def resolve_budget(crew: Crew, policy: Policy, limit: int | None, prune_to: int 
         )
 
     return HistoryBudget(limit=bound, prune_to=target)
-
-
-def _numbers(values: Mapping[str, object]) -> Iterable[str]:
-    for name, value in values.items():
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            yield f"{name} must be a positive integer such as 50, not {value!r}"
 
 
 def _asks_for_more_than(policy: Policy, limit: int) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crew.history.eviction import evict, groups_size, is_summary, protect, prune_decision
-from crew.history.policies.rolling import whole_numbers
 from crew.interfaces import HistoryBudget, MessageGroup, PolicyOptions, PruneDecision, Summarizer
+from crew.settings import NonNegativeInt, PositiveInt, check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,22 +19,16 @@ class HeadTail:
     `summarize_on_trim` replaces the middle by one summary, within the limit.
     """
 
-    max_messages: int = 100
-    preserve_first_n: int = 1
-    preserve_last_n: int = 20
-    prune_to: int | None = None
+    max_messages: NonNegativeInt = 100
+    preserve_first_n: NonNegativeInt = 1
+    preserve_last_n: NonNegativeInt = 20
+    prune_to: PositiveInt | None = None
     summarize_on_trim: bool = False
     summarizer: Summarizer = None
     name: str = "head_tail"
 
     def __post_init__(self) -> None:
-        whole_numbers(
-            "head_tail",
-            0,
-            max_messages=self.max_messages,
-            preserve_first_n=self.preserve_first_n,
-            preserve_last_n=self.preserve_last_n,
-        )
+        check_settings(self, "History policy 'head_tail'")
         ends = self.preserve_first_n + self.preserve_last_n
 
         if 0 < self.max_messages <= ends:

@@ -5,46 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crew.errors import DefinitionError
 from crew.history.eviction import evict, groups_size
 from crew.interfaces import DEFAULT_LIMIT, HistoryBudget, MessageGroup, PolicyOptions, PruneDecision
-
-
-def whole_numbers(policy: str, least: int, **values: object) -> None:
-    """Raise unless every value is an integer of at least `least`."""
-    problems = [
-        f"{name} must be an integer of at least {least}, not {value!r}"
-        for name, value in values.items()
-        if not isinstance(value, int) or isinstance(value, bool) or value < least
-    ]
-
-    if problems:
-        raise DefinitionError(f"History policy {policy!r}", problems)
-
-
-def check_thresholds(policy: str, *, target: object, threshold: object) -> None:
-    """Raise unless both values are shares of the window, `target` the smaller one."""
-    numbers = [v for v in (target, threshold) if isinstance(v, int | float) and not isinstance(v, bool)]
-
-    if len(numbers) < 2 or not 0 < numbers[0] < numbers[1] <= 1:
-        raise DefinitionError(
-            f"History policy {policy!r}",
-            "target and threshold must be shares of the window with 0 < target < threshold <= 1, not "
-            f"target={target!r} and threshold={threshold!r}",
-        )
+from crew.settings import PositiveInt, check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rolling:
     """Evicts the oldest groups as one block, down to `prune_to`, so that later requests share their prefix."""
 
-    limit: int = DEFAULT_LIMIT
-    prune_to: int | None = None
+    limit: PositiveInt = DEFAULT_LIMIT
+    prune_to: PositiveInt | None = None
     name: str = "rolling"
 
     def __post_init__(self) -> None:
-        given = {} if self.prune_to is None else {"prune_to": self.prune_to}
-        whole_numbers("rolling", 1, limit=self.limit, **given)
+        check_settings(self, "History policy 'rolling'")
 
     @property
     def options(self) -> PolicyOptions:

@@ -9,12 +9,20 @@ from dataclasses import dataclass
 
 from crew.errors import DefinitionError
 from crew.history.eviction import evict, groups_size, is_summary, protect, prune_decision
-from crew.history.policies.rolling import check_thresholds, whole_numbers
 from crew.interfaces import DEFAULT_LIMIT, HistoryBudget, MessageGroup, PolicyOptions, PruneDecision, Summarizer
 from crew.messages import AssistantMessage, UserMessage
+from crew.settings import NonNegativeInt, PositiveInt, Share, check_settings
 
 MIN_BLOCK = 10
 """The fewest messages that a further checkpoint covers."""
+
+
+def check_below_threshold(policy: str, target: float, threshold: float) -> None:
+    """Raise unless a pruning cuts below the threshold that starts it."""
+    if target >= threshold:
+        raise DefinitionError(
+            f"History policy {policy!r}", f"target={target} must be below threshold={threshold} (shares of the window)"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +33,13 @@ class Checkpoint:
     limit.
     """
 
-    trigger_at: int = 100
-    keep_recent: int = 10
+    trigger_at: PositiveInt = 100
+    keep_recent: PositiveInt = 10
     summarizer: Summarizer = None
     name: str = "checkpoint"
 
     def __post_init__(self) -> None:
-        whole_numbers("checkpoint", 1, trigger_at=self.trigger_at, keep_recent=self.keep_recent)
+        check_settings(self, "History policy 'checkpoint'")
 
         if self.keep_recent >= self.trigger_at:
             raise DefinitionError(
@@ -73,20 +81,18 @@ class Summarize:
     that tools accessed (`@tool(touches=…)`). A new summary covers the previous one. `limit=None`: no limit on messages.
     """
 
-    threshold: float = 0.8
-    target: float = 0.5
-    keep_files: int = 10
-    limit: int | None = DEFAULT_LIMIT
-    prune_to: int | None = None
-    window: int | None = None
+    threshold: Share = 0.8
+    target: Share = 0.5
+    keep_files: NonNegativeInt = 10
+    limit: PositiveInt | None = DEFAULT_LIMIT
+    prune_to: PositiveInt | None = None
+    window: PositiveInt | None = None
     summarizer: Summarizer = None
     name: str = "summarize"
 
     def __post_init__(self) -> None:
-        whole_numbers("summarize", 0, keep_files=self.keep_files)
-        given = {"limit": self.limit, "prune_to": self.prune_to, "window": self.window}
-        whole_numbers("summarize", 1, **{name: value for name, value in given.items() if value is not None})
-        check_thresholds("summarize", target=self.target, threshold=self.threshold)
+        check_settings(self, "History policy 'summarize'")
+        check_below_threshold(self.name, self.target, self.threshold)
 
     @property
     def options(self) -> PolicyOptions:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crew.errors import DefinitionError
 from crew.history.eviction import evict, protect
-from crew.history.policies.rolling import check_thresholds
+from crew.history.policies.summarizing import check_below_threshold
 from crew.history.token_budget import DEFAULT_WINDOW
 from crew.history.view import MARKER_TOKENS
 from crew.interfaces import HistoryBudget, MessageGroup, PolicyOptions, PruneDecision
 from crew.messages import OMITTED, ToolMessage, message_size
+from crew.settings import NonNegativeInt, Share, check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,14 +21,11 @@ class MaskToolResults:
     It masks a batch once twice as many results are readable, so that consecutive requests share their prefix.
     """
 
-    keep_recent: int = 10
+    keep_recent: NonNegativeInt = 10
     name: str = "mask_tool_results"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.keep_recent, int) or isinstance(self.keep_recent, bool) or self.keep_recent < 0:
-            raise DefinitionError(
-                "MaskToolResults", f"keep_recent must be 0 or a positive integer, not {self.keep_recent!r}"
-            )
+        check_settings(self, "History policy 'mask_tool_results'")
 
     @property
     def options(self) -> PolicyOptions:
@@ -64,12 +61,13 @@ class Truncate:
     The first user message stays while it fits. A marker after it states how many messages are hidden.
     """
 
-    threshold: float = 0.8
-    target: float = 0.5
+    threshold: Share = 0.8
+    target: Share = 0.5
     name: str = "truncate"
 
     def __post_init__(self) -> None:
-        check_thresholds("truncate", target=self.target, threshold=self.threshold)
+        check_settings(self, "History policy 'truncate'")
+        check_below_threshold(self.name, self.target, self.threshold)
 
     @property
     def options(self) -> PolicyOptions:
