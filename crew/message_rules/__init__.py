@@ -1,4 +1,4 @@
-"""What belongs together in a conversation, which rules each provider enforces, and how a broken history is mended."""
+"""The message rules of providers: tool-call groups, provider profiles, validation and repair."""
 
 from crew.message_rules.profiles import PROFILES, STRICTEST, Profile, get_profile
 from crew.message_rules.repair import RepairResult, repair

@@ -1,4 +1,4 @@
-"""What each provider, and each of its eras, insists on: rules as data."""
+"""Profiles: the message rules and model settings of each provider and API generation, as data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ _INVALID_NAME_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The rules of one provider and era, as data.
+    """The rules of one provider and API generation.
 
-    `merges` asks the renderer to join neighbours of one role, for chat templates that insist on alternation.
-    `settings` are the model settings that this era knows, `output_limit` is the name it has for the most tokens of a
-    reply, `system_role` where a system message may stand, `thinking` how thinking is switched on.
+    must_open_with_user   the first message must be a user message or a summary; system messages do not count.
+    must_end_with_user    the last message must not be a reply.
+    max_call_id_length    the longest id of a tool call.
+    max_tool_name_length  the longest name of a tool.
+    merges_same_role      consecutive messages of one role are merged, for chat templates that require alternation.
+    known_settings        the fields of `ModelSettings` that the API accepts.
+    output_limit_field    its field for the maximum number of output tokens.
+    system_role           where it accepts system messages among the others.
+    thinking              how thinking is enabled.
     """
 
     name: str
@@ -32,11 +38,11 @@ class Profile:
     thinking: Literal["none", "effort", "budget", "adaptive"] = "none"
 
     def accepts_call_id(self, id: str) -> bool:
-        """Whether a call may have this id."""
+        """Whether the provider accepts this id of a tool call."""
         return 0 < len(id) <= self.max_call_id_length and not _INVALID_NAME_CHARACTER.search(id)
 
     def fit_tool_name(self, name: str) -> str:
-        """The tool name as this provider takes it."""
+        """The name with invalid characters replaced, cut to the accepted length."""
         return _INVALID_NAME_CHARACTER.sub("_", name)[: self.max_tool_name_length] or "unnamed"
 
 
@@ -88,7 +94,7 @@ PROFILES = {
             system_role="after_user",
             thinking="adaptive",
         ),
-        # Between the eras: thinking is adaptive already, a system role in the messages is still refused.
+        # Thinking is adaptive as in newer models, but system messages among the others are still rejected.
         Profile(
             name="anthropic-4.7",
             max_tool_name_length=128,
@@ -106,7 +112,7 @@ PROFILES = {
             system_role="nowhere",
             thinking="budget",
         ),
-        # Servers that speak Chat Completions for models of any kind: they take all of it, under its older names.
+        # Servers with a Chat Completions API for any model: they accept all settings, under the older names.
         Profile(
             name="compatible",
             max_call_id_length=40,
@@ -129,8 +135,8 @@ STRICTEST = PROFILES["strictest"]
 
 
 def get_profile(name: str) -> Profile:
-    """The profile of this name."""
+    """Look a profile up by its name."""
     if name not in PROFILES:
-        raise DefinitionError("Profile", f"there is no profile {name!r}. {suggest(name, PROFILES)}")
+        raise DefinitionError("Profile", f"unknown profile {name!r}. {suggest(name, PROFILES)}")
 
     return PROFILES[name]

@@ -1,4 +1,4 @@
-"""A valid conversation out of a broken one (a crash, a cancel, another framework), always the same one."""
+"""Repair: make an invalid conversation (after a crash, a cancel, from another framework) valid, deterministically."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from crew.messages import (
     without_calls,
 )
 
-MISSING_OPENING = "[The beginning of this conversation is missing.]"
+MISSING_OPENING = "[The start of this conversation is missing.]"
 MISSING_RESULT = "[No result: the call was interrupted.]"
 CONTINUE = "[Continue.]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairResult:
-    """A conversation that is valid now, and what was done to it."""
+    """A valid conversation, and a description of each change that made it valid."""
 
     messages: tuple[Message, ...]
     changes: tuple[str, ...] = ()
 
 
 def repair(
-    messages: Sequence[Message], profile: Profile = STRICTEST, *, where: Literal["door", "view"] = "door"
+    messages: Sequence[Message], profile: Profile = STRICTEST, *, where: Literal["input", "view"] = "input"
 ) -> RepairResult:
-    """A valid conversation out of any; the same one out of the same one.
+    """Make a conversation valid; equal conversations give equal results.
 
-    At the door it may add (results that are missing, an opening message); in a view it only removes, so that a
-    request never grows beyond its bound.
+    In the input it may add messages (missing results, an opening message). In a view it only removes messages, so that
+    a request never exceeds its limit.
     """
     if not validate(messages, profile):
         return RepairResult(messages=tuple(messages))
 
-    mending = _Repairer(profile=profile, may_add=where == "door")
-    mending.pair_calls(messages)
-    mending.fix_edges()
-    return RepairResult(messages=tuple(mending.messages), changes=tuple(mending.changes))
+    repairer = _Repairer(profile=profile, may_add=where == "input")
+    repairer.pair_calls(messages)
+    repairer.fix_edges()
+    return RepairResult(messages=tuple(repairer.messages), changes=tuple(repairer.changes))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,12 +60,13 @@ class _Repairer:
     used_ids: set[str] = field(default_factory=set)
 
     def pair_calls(self, messages: Sequence[Message]) -> None:
+        """Put the results of each call right after it; remove empty messages and results without a call."""
         answers = _results_by_call(messages)
-        taken = sum(len(found) for found in answers.values())
-        given = sum(len(m.results) for m in messages if isinstance(m, ToolMessage))
+        paired = sum(len(results) for results in answers.values())
+        total = sum(len(m.results) for m in messages if isinstance(m, ToolMessage))
 
-        if given > taken:
-            self.changes.append(f"removed {given - taken} results that answer no call")
+        if total > paired:
+            self.changes.append(f"removed {total - paired} results without a call")
 
         for index, message in enumerate(messages):
             if isinstance(message, ToolMessage):
@@ -89,17 +90,16 @@ class _Repairer:
                 self.changes.append(f"removed the call {call.id!r}, which has no result")
                 continue
 
-            named = self._valid_call(call)
+            valid = self._valid_call(call)
 
             if number in answers:
                 result = answers[number][0]
-                results.append(result if result.call_id == named.id else replace(result, call_id=named.id))
+                results.append(result if result.call_id == valid.id else replace(result, call_id=valid.id))
             else:
-                self.changes.append(f"answered the call {call.id!r}, which had no result")
-                text = MISSING_RESULT
-                results.append(ToolResult(call_id=named.id, name=named.name, text=text, outcome="error"))
+                self.changes.append(f"added a result for the call {call.id!r}, which had none")
+                results.append(ToolResult(call_id=valid.id, name=valid.name, text=MISSING_RESULT, outcome="error"))
 
-            calls.append(named)
+            calls.append(valid)
 
         if not calls:
             if message.text.strip():
@@ -107,19 +107,19 @@ class _Repairer:
 
             return
 
-        same = tuple(calls) == message.calls
-        self.messages.append(message if same else replace(message, calls=tuple(calls), provider_data=None))
-        homes = {home for _, home in answers.values()}
-        first = messages[min(homes)] if homes else None
-        self.messages.append(self._result_message(first, tuple(results), message))
+        unchanged = tuple(calls) == message.calls
+        self.messages.append(message if unchanged else replace(message, calls=tuple(calls), provider_data=None))
+        first = min((index for _, index in answers.values()), default=None)
+        original = None if first is None else messages[first]
+        self.messages.append(self._result_message(original, tuple(results), message))
 
     def _result_message(
-        self, first: Message | None, results: tuple[ToolResult, ...], call: AssistantMessage
+        self, original: Message | None, results: tuple[ToolResult, ...], call: AssistantMessage
     ) -> ToolMessage:
-        if not isinstance(first, ToolMessage):
+        if not isinstance(original, ToolMessage):
             return ToolMessage(results, id=f"{call.id}.r" if call.id else "", time=call.time)
 
-        return first if first.results == results else replace(first, results=results)
+        return original if original.results == results else replace(original, results=results)
 
     def _valid_call(self, call: ToolCall) -> ToolCall:
         id, name = call.id, self.profile.fit_tool_name(call.name)
@@ -139,6 +139,7 @@ class _Repairer:
         return call if (id, name) == (call.id, call.name) else replace(call, id=id, name=name)
 
     def fix_edges(self) -> None:
+        """Make the conversation start and end as the profile requires."""
         first = next((i for i, m in enumerate(self.messages) if not isinstance(m, SystemMessage)), len(self.messages))
 
         if not self.messages or (
@@ -161,9 +162,8 @@ class _Repairer:
                 self.messages = [message for index, message in enumerate(self.messages) if index not in replies]
 
     def _remove_until_opening(self, first: int) -> None:
-        end = next(
-            (i for i in range(first, len(self.messages)) if opens_conversation(self.messages[i])), len(self.messages)
-        )
+        opening = (i for i in range(first, len(self.messages)) if opens_conversation(self.messages[i]))
+        end = next(opening, len(self.messages))
         kept = [m for m in self.messages[first:end] if isinstance(m, SystemMessage)]
 
         if len(kept) < end - first:
@@ -172,50 +172,51 @@ class _Repairer:
 
 
 def _trailing_replies(messages: Sequence[Message]) -> list[int]:
-    """Where the replies stand that nothing but system messages follows."""
-    found: list[int] = []
+    """The indexes of the replies that only system messages follow."""
+    indexes: list[int] = []
 
     for index in range(len(messages) - 1, -1, -1):
         if isinstance(messages[index], AssistantMessage):
-            found.insert(0, index)
+            indexes.insert(0, index)
         elif not isinstance(messages[index], SystemMessage):
             break
 
-    return found
+    return indexes
 
 
 def _results_by_call(messages: Sequence[Message]) -> dict[int, dict[int, tuple[ToolResult, int]]]:
-    """For each assistant message: the result of each of its calls, and where that result stands."""
-    found: dict[int, dict[int, tuple[ToolResult, int]]] = {}
-    waiting: dict[str, list[tuple[int, int]]] = {}
+    """For each assistant message: the result of each of its calls, with the index of the result's message."""
+    paired: dict[int, dict[int, tuple[ToolResult, int]]] = {}
+    unanswered: dict[str, list[tuple[int, int]]] = {}
 
     for index, message in enumerate(messages):
         if isinstance(message, AssistantMessage):
             for number, call in enumerate(message.calls):
-                waiting.setdefault(call.id, []).append((index, number))
+                unanswered.setdefault(call.id, []).append((index, number))
         elif isinstance(message, ToolMessage):
             for result in message.results:
-                if places := waiting.get(result.call_id):
-                    # The newest call of that id: an older one of the same id was never answered.
-                    place = _newest_call(places)
-                    places.remove(place)
-                    found.setdefault(place[0], {})[place[1]] = (result, index)
+                if calls := unanswered.get(result.call_id):
+                    # The newest call with that id: older ones were never answered.
+                    newest = _newest_call(calls)
+                    calls.remove(newest)
+                    paired.setdefault(newest[0], {})[newest[1]] = (result, index)
 
-    return found
+    return paired
 
 
-def _newest_call(places: list[tuple[int, int]]) -> tuple[int, int]:
-    newest = max(home for home, _ in places)
-    return min(place for place in places if place[0] == newest)
+def _newest_call(calls: list[tuple[int, int]]) -> tuple[int, int]:
+    """The first call of the newest message, of calls given as (index of the message, number of the call)."""
+    newest = max(index for index, _ in calls)
+    return min(call for call in calls if call[0] == newest)
 
 
 def rename_duplicate_ids(messages: Sequence[Message]) -> list[Message]:
-    """The messages, each id used once: a second one under the same id is named anew."""
+    """Clear the id of every message whose id an earlier one has; the run gives it a new one."""
     seen: set[str] = set()
-    out: list[Message] = []
+    unique: list[Message] = []
 
     for message in messages:
-        out.append(replace(message, id="") if message.id and message.id in seen else message)
+        unique.append(replace(message, id="") if message.id and message.id in seen else message)
         seen.add(message.id)
 
-    return out
+    return unique

@@ -1,4 +1,4 @@
-"""What stays or leaves a conversation as one."""
+"""Validation of conversations by a provider's rules, and the grouping of tool calls with their results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from crew.messages import (
 
 
 def group_spans(messages: Sequence[Message]) -> list[slice]:
-    """What stays or leaves as one: calls with the results that follow them; any other message alone."""
-    found: list[slice] = []
+    """Slices of messages that must stay together: tool calls with the results after them; any other message alone."""
+    spans: list[slice] = []
     index = 0
 
     while index < len(messages):
@@ -31,19 +31,19 @@ def group_spans(messages: Sequence[Message]) -> list[slice]:
             while end < len(messages) and isinstance(messages[end], ToolMessage):
                 end += 1
 
-        found.append(slice(index, end))
+        spans.append(slice(index, end))
         index = end
 
-    return found
+    return spans
 
 
 _LOOKBACK = 4
 
 
 def validate(messages: Sequence[Message], profile: Profile = STRICTEST) -> list[Violation]:
-    """Everything that this provider would refuse; an empty list is a valid conversation."""
+    """Every violation of this provider's rules; a valid conversation has none."""
     if not messages:
-        return [Violation(rule="empty", text="There is no message; at least one is needed.")]
+        return [Violation(rule="empty", text="The conversation has no messages; at least one is required.")]
 
     found = [*_edge_violations(messages, profile)]
     start, used = _valid_prefix(messages, profile)
@@ -63,7 +63,7 @@ def validate(messages: Sequence[Message], profile: Profile = STRICTEST) -> list[
                 found.extend(_duplicate_calls(index, message, used))
                 found.extend(_pairing_violations(index, message.calls, answers))
         elif isinstance(message, ToolMessage) and not isinstance(before, AssistantMessage):
-            found.append(_violation(index, "orphan_result", "tool results follow no assistant message with calls"))
+            found.append(_violation(index, "orphan_result", "tool results without an assistant message before them"))
 
         before = message
 
@@ -74,37 +74,37 @@ def validate(messages: Sequence[Message], profile: Profile = STRICTEST) -> list[
 
 
 def _valid_prefix(messages: Sequence[Message], profile: Profile) -> tuple[int, set[str]]:
-    """How many messages at the front need no second look, and the call ids in them.
+    """The number of messages at the start that were validated before, and their call ids.
 
-    Requests grow at their end: what was valid before, up to one of the newest messages, is so still. The finding moves
-    on with the conversation, so that it is kept once.
+    Requests grow at their end, so a prefix that was valid up to one of the newest messages still is. The cached result
+    moves to the newest message, so that it is stored once.
     """
     for end in range(len(messages), max(0, len(messages) - _LOOKBACK), -1):
-        slot = messages[end - 1].cache()
-        name, front, used = slot.get("valid", ("", (), set()))
+        cache = messages[end - 1].cache()
+        name, prefix, used = cache.get("valid", ("", (), set()))
 
-        if name == profile.name and front == tuple(messages[:end]):
-            slot.pop("valid", None)
-            # Results that follow now may have nothing to answer.
+        if name == profile.name and prefix == tuple(messages[:end]):
+            cache.pop("valid", None)
+            # The results that follow now may not match its calls.
             return (end - 1 if isinstance(messages[end - 1], AssistantMessage) else end), set(used)
 
     return 0, set()
 
 
 def _is_valid_alone(message: Message, profile: Profile) -> bool:
-    """Whether nothing is wrong with this message alone; found out once, because every request asks again."""
-    known: dict[str, bool] = message.cache().setdefault("sound", {})
-    sound = known.get(profile.name)
+    """Whether this message by itself breaks no rule; cached, because every request checks it again."""
+    cached: dict[str, bool] = message.cache().setdefault("sound", {})
+    valid = cached.get(profile.name)
 
-    if sound is None:
-        sound = known[profile.name] = not [*_message_violations(0, message, profile)]
+    if valid is None:
+        valid = cached[profile.name] = not [*_message_violations(0, message, profile)]
 
-    return sound
+    return valid
 
 
 def _message_violations(index: int, message: Message, profile: Profile) -> Iterable[Violation]:
     if is_empty(message):
-        yield _violation(index, "empty_text", f"the {message.role} message holds nothing that can be sent")
+        yield _violation(index, "empty_text", f"the {message.role} message is empty")
 
     if isinstance(message, AssistantMessage):
         yield from _call_violations(index, message, profile)
@@ -120,11 +120,11 @@ def _edge_violations(messages: Sequence[Message], profile: Profile) -> Iterable[
     if profile.must_open_with_user and (first is None or not opens_conversation(messages[first])):
         yield _violation(first or 0, "opening", "the conversation must open with a user message")
 
-    # Some providers take system messages out of the conversation, so that what stands before them ends it.
+    # Some providers remove system messages from the conversation; then the message before them is the last.
     last = next((i for i in range(len(messages) - 1, -1, -1) if not isinstance(messages[i], SystemMessage)), 0)
     newest = messages[last]
 
-    # An assistant message with open calls is told of by the pairing rule.
+    # The pairing rule reports an assistant message with unanswered calls.
     if profile.must_end_with_user and isinstance(newest, AssistantMessage) and not newest.calls:
         yield _violation(last, "ending", "the conversation must end with a user or tool message")
 
@@ -152,19 +152,19 @@ def _duplicate_calls(index: int, message: AssistantMessage, used: set[str]) -> I
 
 
 def _pairing_violations(index: int, calls: Sequence[ToolCall], answers: Sequence[ToolResult]) -> Iterable[Violation]:
-    asked = [call.id for call in calls]
-    given = [result.call_id for result in answers]
+    called = [call.id for call in calls]
+    answered = [result.call_id for result in answers]
 
-    if asked == given:
+    if called == answered:
         return
 
-    if missing := [id for id in asked if id not in given]:
+    if missing := [id for id in called if id not in answered]:
         yield _violation(index, "unanswered_call", f"the calls {missing!r} have no result", missing)
 
-    if orphans := [id for id in given if id not in asked]:
-        yield _violation(index + 1, "orphan_result", f"the results {orphans!r} answer no call", orphans)
+    if orphans := [id for id in answered if id not in called]:
+        yield _violation(index + 1, "orphan_result", f"the results {orphans!r} have no call", orphans)
 
-    if len(set(given)) < len(given):
-        yield _violation(index + 1, "duplicate_result", "a call is answered twice", given)
+    if len(set(answered)) < len(answered):
+        yield _violation(index + 1, "duplicate_result", "a call has two results", answered)
     elif not missing and not orphans:
-        yield _violation(index + 1, "result_order", "the results are not in the order of their calls", given)
+        yield _violation(index + 1, "result_order", "the results are not in the order of their calls", answered)

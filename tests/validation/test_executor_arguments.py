@@ -59,7 +59,10 @@ class Waits:
         (lambda: CrewExecutor(AGENT, observers=any_(print)), "observers must be a list such as .* not <built-in"),
         (lambda: CrewExecutor(AGENT, history=any_(5)), "a policy has a name and a method 'prune'"),
         (lambda: CrewExecutor(AGENT, history=any_(Rolling)), "not <class"),
-        (lambda: CrewExecutor(AGENT, history={"name": "rolling", "limit": "x"}), "limit must be a positive integer .* not 'x'"),
+        (
+            lambda: CrewExecutor(AGENT, history={"name": "rolling", "limit": "x"}),
+            "limit must be a positive integer .* not 'x'",
+        ),
         (lambda: CrewExecutor(AGENT, history={"name": "head_tail", "prune_to": "9"}), "prune_to must .* not '9'"),
         (lambda: CrewExecutor(AGENT, history=any_(Odd())), "(?s)'odd'.*limit must .* not 'many'"),
         (lambda: CrewExecutor(AGENT, history=any_(Vague())), "(?s)'vague'.*must be a PolicyOptions, not {'limit': 5}"),
