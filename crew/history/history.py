@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from crew.change import changed
 from crew.errors import ContextOverflow
 from crew.history.eviction import enforce_bounds, group_entries, protect
 from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PruneDecision
@@ -33,7 +32,7 @@ class History:
     ) -> tuple[History, PruneDecision | None]:
         """This history with these at its end, pruned once if it outgrew its limit, and what the pruning did."""
         size = self.size + sum(message_size(entry.message) for entry in entries)
-        grown = changed(self, entries=self.entries + entries, size=size)
+        grown = History(entries=self.entries + entries, size=size, goal=self.goal)
         over = budget.limit is not None and size > budget.limit
 
         if not over and not budget.eager:
@@ -58,7 +57,7 @@ class History:
         rest = [entry for entry in self.entries if entry.message.id not in covered]
         place = next((i for i, entry in enumerate(rest) if entry.position > summary.position), len(rest))
         entries = (*rest[:place], summary, *rest[place:])
-        grown = changed(self, entries=entries, size=sum(message_size(entry.message) for entry in entries))
+        grown = replace(self, entries=entries, size=sum(message_size(entry.message) for entry in entries))
 
         if budget.limit is None or grown.size <= budget.limit:
             return grown, None
@@ -72,7 +71,7 @@ class History:
 
     def _keep(self, pruned: PruneDecision) -> History:
         kept = tuple(entry for g in pruned.kept for entry in g.entries)
-        return changed(self, entries=kept, size=sum(g.size for g in pruned.kept))
+        return replace(self, entries=kept, size=sum(g.size for g in pruned.kept))
 
     def append_final(
         self, reply: HistoryEntry, *, policy: Policy, budget: HistoryBudget
@@ -81,7 +80,7 @@ class History:
         groups = group_entries((*self.entries, reply), self.goal)
         mandatory = sum(g.size for g in groups if g.mandatory)
         fits = budget.limit is None or mandatory <= budget.limit
-        return (self if fits else changed(self, goal="")).append(reply, policy=policy, budget=budget)
+        return (self if fits else replace(self, goal="")).append(reply, policy=policy, budget=budget)
 
 
 def _check_mandatory_fits(groups: Sequence[MessageGroup], limit: int) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from crew.history.history import History
 from crew.history.token_budget import Calibration, TokenBudget, predict_tokens
-from crew.history.view import MARKER_POSITION, View, entries_size, entry_codes, visible_entries, with_marker
+from crew.history.view import MARKER_POSITION, RequestView, View
 from crew.interfaces import HistoryEntry
 from crew.messages import Disposition, Manifest, ManifestLine, SummaryMessage, Transcript
 
@@ -20,17 +20,18 @@ def build_manifest(
     history: History,
     transcript: Transcript,
     view: View,
+    content: RequestView,
     *,
     agent: str,
-    gauge: TokenBudget,
+    token_budget: TokenBudget,
     calibration: Calibration,
-    known: int,
+    billed_until: int,
     policy: str,
     repairs: tuple[str, ...] = (),
 ) -> Manifest:
     """The manifest of the request that this view leads to; `policy` is the one that prunes the history."""
-    sent = with_marker(visible_entries(history, view), view)
-    now = entry_codes(sent, view)
+    gauge, known = token_budget, billed_until
+    sent, now = content.sent, content.codes
     same = _common_prefix(view.last_request, now) if view.last_model == gauge.model else 0
     rule = _moved_by(history, view, gauge, same, policy)
     tokens = predict_tokens(calibration, gauge.overhead_tokens, sent, known)
@@ -46,7 +47,7 @@ def build_manifest(
         agent=agent,
         turn=view.turn,
         model=gauge.model,
-        messages=entries_size(sent, history),
+        messages=content.size,
         tokens_estimated=tokens,
         count_method="calibrated" if calibration.bill_count else counted,
         overhead_tokens=gauge.overhead_tokens,

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from crew.change import changed
 from crew.interfaces import HistoryEntry
 
 DEFAULT_WINDOW = 128_000
@@ -115,9 +114,9 @@ def calibrate(
         tokens = {e.position: round(e.tokens * share) for e in entries if e.position >= known}
         weight = min(0.6, actual / (actual + 300.0))
         ratio = calibration.estimate_ratio + weight * (actual / new - calibration.estimate_ratio)
-        calibration = changed(calibration, estimate_ratio=ratio)
+        calibration = replace(calibration, estimate_ratio=ratio)
 
-    calibration = changed(calibration, bill_count=calibration.bill_count + 1)
+    calibration = replace(calibration, bill_count=calibration.bill_count + 1)
     left = rest - actual
 
     if abs(left) < 1:

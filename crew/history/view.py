@@ -160,11 +160,6 @@ def _truncation_marker(number: int) -> HistoryEntry:
     )
 
 
-def visible_messages(history: History, view: View) -> tuple[Message, ...]:
-    """The messages of this view."""
-    return tuple(entry.message for entry in with_marker(visible_entries(history, view), view))
-
-
 def entry_codes(entries: Sequence[HistoryEntry], view: View) -> tuple[int, ...]:
     """A request in numbers: what stands where, and in which form; equal numbers are equal messages."""
     if not (view.truncated_count or view.masked_before or view.masked_positions or view.handoff_text_only):
@@ -187,7 +182,32 @@ def _entry_code(entry: HistoryEntry, view: View) -> int:
             return entry.position * 4
 
 
-# ------------------------------------------------------------------------------------------------ how it moves
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestView:
+    """The messages of one request: computed once, then used for the request, its manifest and its bill.
+
+    `entries` are the visible entries of the history, `sent` the same with the truncation marker, `codes` identify each
+    of them and its form. Never stored: after a resume it is computed again.
+    """
+
+    entries: tuple[HistoryEntry, ...]
+    sent: tuple[HistoryEntry, ...]
+    codes: tuple[int, ...]
+    size: int
+
+    @classmethod
+    def of(cls, history: History, view: View) -> RequestView:
+        """What this view shows of this history."""
+        entries = visible_entries(history, view)
+        sent = with_marker(entries, view)
+        return cls(entries=entries, sent=sent, codes=entry_codes(sent, view), size=entries_size(sent, history))
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return tuple([entry.message for entry in self.sent])
+
+
+# ------------------------------------------------------------------------------------------------ how it changes
 
 
 def hide_positions(view: View, entries: Sequence[HistoryEntry], gone: Collection[int]) -> View:
