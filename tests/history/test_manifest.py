@@ -8,7 +8,7 @@ from typing import Any
 
 from crew import Agent, CrewExecutor, ScriptedProvider, call, handoff, tool
 from crew.agents import Crew
-from crew.history import Calibration, History, TokenBudget, View
+from crew.history import Calibration, History, RequestView, TokenBudget, View
 from crew.history.manifest import build_manifest, expand_manifests
 from crew.history.policies import MaskToolResults, Truncate
 from crew.history.view import entry_codes, mask_messages, visible_entries, with_marker
@@ -146,12 +146,12 @@ def made(*messages: Any, goal: str = "") -> tuple[History, Transcript]:
 
 def manifest(history: History, transcript: Transcript, view: View, **changes: Any) -> Manifest:
     given: dict[str, Any] = {
-        "gauge": TokenBudget(model="m"),
+        "token_budget": TokenBudget(model="m"),
         "calibration": Calibration(),
-        "known": 0,
+        "billed_until": 0,
         "policy": "rolling",
     }
-    return build_manifest(history, transcript, view, agent="a", **(given | changes))
+    return build_manifest(history, transcript, view, RequestView.of(history, view), agent="a", **(given | changes))
 
 
 def answered(view: View, history: History) -> View:
@@ -186,9 +186,9 @@ def test_another_model_has_cached_nothing() -> None:
     view = answered(View(), history)
     assert manifest(history, transcript, view).cached_predicted == 1_800
     assert manifest(history, transcript, view).moved_by == ""
-    other = manifest(history, transcript, view, gauge=TokenBudget(model="n"))
+    other = manifest(history, transcript, view, token_budget=TokenBudget(model="n"))
     assert (other.same_messages, other.cached_predicted, other.moved_by) == (0, 0, "another model")
-    fallen = manifest(history, transcript, replace(view, moved_by="fallback"), gauge=TokenBudget(model="n"))
+    fallen = manifest(history, transcript, replace(view, moved_by="fallback"), token_budget=TokenBudget(model="n"))
     assert fallen.moved_by == "fallback"
 
 
@@ -196,7 +196,7 @@ def test_the_estimate_says_where_it_comes_from() -> None:
     """Estimated, counted exactly, or calibrated by a bill."""
     history, transcript = made(UserMessage("goal", id="g"))
     assert manifest(history, transcript, View()).count_method == "estimated"
-    assert manifest(history, transcript, View(), gauge=TokenBudget(counts_exactly=True)).count_method == "exact"
+    assert manifest(history, transcript, View(), token_budget=TokenBudget(counts_exactly=True)).count_method == "exact"
     assert manifest(history, transcript, View(), calibration=Calibration(bill_count=1)).count_method == "calibrated"
 
 

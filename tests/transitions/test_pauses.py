@@ -142,7 +142,7 @@ async def test_approval_may_depend_on_the_arguments() -> None:
     broken = Office(lambda to: 1 / 0)
     _, result, provider = await paused(broken, call("send", to="Ada"))
     assert result.output == "done"
-    assert "could not be decided: ZeroDivisionError" in provider.shown[1][-1].results[0].text  # type: ignore[union-attr]
+    assert "approval check of this call failed: ZeroDivisionError" in provider.shown[1][-1].results[0].text  # type: ignore[union-attr]
 
     async def slow(to: str) -> bool:
         return True
