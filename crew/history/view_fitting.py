@@ -105,7 +105,9 @@ class ViewFitter:
 
     def hide(self, gone: Collection[HistoryEntry], rule: str, reason: str, *, insert_marker: bool = False) -> None:
         """Hide these entries; with `insert_marker`, a marker states how many messages are missing."""
-        truncated = self.view.truncated_count + (sum(message_size(entry.message) for entry in gone) if insert_marker else 0)
+        truncated = self.view.truncated_count + (
+            sum(message_size(entry.message) for entry in gone) if insert_marker else 0
+        )
         view = hide_positions(self.view, self.content.entries, {entry.position for entry in gone})
         evicted = tuple(entry.message.id for entry in gone)
         self._accept(replace(view, truncated_count=truncated), rule, reason, evicted=evicted)

@@ -259,7 +259,9 @@ class Step:
         made_space = not decision.to_summarize and isinstance(self.transcript[-1], SummaryMessage)
         evicted = [entry for g in decision.evicted for entry in g.entries]
         to_cover = (
-            [entry.message.id for entry in evicted] if made_space and self.plan.options.summarizes else decision.to_summarize
+            [entry.message.id for entry in evicted]
+            if made_space and self.plan.options.summarizes
+            else decision.to_summarize
         )
 
         if not to_cover and not self.plan.options.summarizes:
