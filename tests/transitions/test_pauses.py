@@ -164,7 +164,7 @@ async def test_a_reply_without_a_signal_waits_for_the_user() -> None:
     with pytest.raises(InvalidInput, match="blank"):
         await executor.resume("r", {pause.id: "  "})
 
-    with pytest.raises(InvalidInput, match="must be a text"):
+    with pytest.raises(InvalidInput, match="must be a string"):
         await executor.resume("r", {pause.id: 17})
 
     events, result = await collect(executor.resume_stream("r", {pause.id: "17"}))
