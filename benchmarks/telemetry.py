@@ -59,7 +59,7 @@ class NoTelemetry:
 
 @tool(effect="read")
 async def look(order_id: str) -> str:
-    """Look an order up."""
+    """Look up an order."""
     return f"order {order_id} is on its way"
 
 

@@ -25,7 +25,7 @@ from crew.errors import InvalidInput, Violation, suggest
 from crew.history.policies.chain import split_stages
 from crew.history.policies.lookup import PolicySpec, resolve_policy
 from crew.history.tokens import ESTIMATOR, count_message_tokens
-from crew.interfaces import Provider, TokenCounter
+from crew.interfaces import TokenCounter
 from crew.message_rules.repair import rename_duplicate_ids, repair
 from crew.messages import Message, UserMessage
 from crew.providers.pool import ProviderPool
@@ -279,10 +279,6 @@ class CrewExecutor:
 
         return EventStream(work)
 
-    def _backup_for(self, name: str) -> Provider | None:
-        backup = self.plan.agents[name].backup
-        return None if backup is None else self._pool.get(backup)
-
     def _current_telemetry(self) -> Telemetry:
         return self._telemetry if self._telemetry is not None else current_telemetry()
 
@@ -301,13 +297,9 @@ class CrewExecutor:
             store=self._store,
             clock=self._clock,
             observers=watching,
-            around=watching.call_context,
-            closed=watching.close,
             scrubber=scrub,
-            provider_for=lambda name: self._pool.get(self.plan.agents[name].model),
-            resolve=self._pool.get,
-            backup_for=self._backup_for,
-            meter=self._meter.counter_for,
+            providers=self._pool,
+            meter=self._meter,
             deps=deps,
             wants_deltas=streams,
         )

@@ -25,7 +25,7 @@ def replace_surrogates(text: str) -> str:
 
 
 class HasCache:
-    """A private cache on a message, used for rendered forms; equality and serialization ignore it."""
+    """A private cache on a frozen value, for its rendered forms; equality and serialization ignore it."""
 
     __slots__ = ("_cache",)
     _cache: dict[str, Any]

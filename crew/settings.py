@@ -251,7 +251,7 @@ def _fields(kind: type[DataclassInstance], nested: tuple[tuple[str, object], ...
 
 
 def _is_plain(hint: object) -> bool:
-    """Whether a type consists of numbers, strings, booleans, None and literals."""
+    """Whether a type consists of numbers, strings, booleans, None and literals; a literal of one value is a tag."""
     origin = get_origin(hint)
 
     if origin is Annotated:
@@ -260,7 +260,10 @@ def _is_plain(hint: object) -> bool:
     if origin in (Union, UnionType):
         return all(_is_plain(member) for member in get_args(hint))
 
-    return origin is Literal or hint in (bool, int, float, str, NoneType)
+    if origin is Literal:
+        return len(get_args(hint)) > 1
+
+    return hint in (bool, int, float, str, NoneType)
 
 
 def _with_off(model: type[BaseModel], value: object) -> object:

@@ -1,4 +1,4 @@
-"""Configuration: the only room that reads YAML and the environment."""
+"""Configuration files: read YAML with environment variables, and build crews and executor options from it."""
 
 from crew.config.build import build_crew, executor_options
 from crew.config.file_schema import ConfigFile

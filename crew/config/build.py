@@ -1,4 +1,4 @@
-"""From settings to the objects that they describe."""
+"""Builds crews and executor options from a configuration file."""
 
 from __future__ import annotations
 
@@ -6,39 +6,37 @@ import importlib
 from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from crew.agents.agent import Agent, Handoff, Parallel, Quorum, Route
 from crew.agents.crew import Crew
-from crew.config.file_schema import AgentSection, ConfigFile, ExecutionSection, HandoffSection, PolicySection
+from crew.config.file_schema import (
+    AgentSection,
+    ConfigFile,
+    ExecutionSection,
+    GroupSection,
+    HandoffSection,
+    PolicySection,
+)
 from crew.errors import ConfigError, DefinitionError, suggest
 from crew.history.policies.lookup import create_policy, resolve_policy
 from crew.interfaces import ModelSettings, Policy
+from crew.settings import problem_texts, read_settings
 from crew.tools.tool import Tool, tool
 
 
-def build_crew(settings: ConfigFile, name: str, path: str) -> Crew:
-    """The crew of this name that the file defines; every problem of it at once."""
-    if name not in settings.crews:
-        raise ConfigError(path, f"there is no crew {name!r} under crews. {suggest(name, settings.crews)}")
+def build_crew(config: ConfigFile, name: str, path: str) -> Crew:
+    """Build the crew of this name. Raises `ConfigError` with all of its problems."""
+    if name not in config.crews:
+        raise ConfigError(path, f"crews has no crew {name!r}. {suggest(name, config.crews)}")
 
-    given = settings.crews[name]
+    section = config.crews[name]
     problems: list[str] = []
-    agents = [_build_agent(key, agent, settings, problems) for key, agent in given.agents.items()]
-    groups = [
-        Parallel(
-            key,
-            branches=group.branches,
-            then=group.then,
-            on_error=Quorum(group.on_error) if isinstance(group.on_error, int) else group.on_error,
-            timeout=group.timeout,
-            max_concurrency=group.max_concurrency,
-        )
-        for key, group in given.groups.items()
-    ]
+    agents = [_build_agent(key, agent, config, problems) for key, agent in section.agents.items()]
+    groups = [_build_group(key, group) for key, group in section.groups.items()]
 
     try:
-        crew = Crew(name, agents=agents, groups=groups, entry=given.entry)
+        crew = Crew(name, agents=agents, groups=groups, entry=section.entry)
     except DefinitionError as error:
         raise ConfigError(path, [*problems, *(f"crews.{name}: {problem}" for problem in error.problems)]) from error
 
@@ -48,29 +46,63 @@ def build_crew(settings: ConfigFile, name: str, path: str) -> Crew:
     return crew
 
 
-def _build_agent(name: str, given: AgentSection, settings: ConfigFile, problems: list[str]) -> Agent:
-    return Agent(
+def executor_options(config: ConfigFile, path: str) -> dict[str, Any]:
+    """The executor's arguments. Telemetry is not among them: it is set up once per process."""
+    limits = config.limits
+
+    if config.execution.max_iterations is not None:
+        limits = replace(limits, rounds=config.execution.max_iterations)
+
+    return {
+        "max_messages_per_request": config.max_messages_per_request,
+        "prune_to": config.prune_to,
+        "history": _history_policy(config, path),
+        "sanitize_output": config.sanitize_output,
+        "limits": limits,
+        "parameters": config.parameters,
+        "validator": config.validator,
+    }
+
+
+def _build_group(name: str, section: GroupSection) -> Parallel:
+    return Parallel(
         name,
-        instructions=given.instructions,
-        model=given.model,
-        backup=given.backup,
-        description=given.description,
-        tools=[found for path in given.tools if (found := _load_tool(name, path, problems)) is not None],
-        handoffs=[_build_handoff(name, section, problems) for section in given.handoffs],
-        routes=[Route(route.signal, to=route.to) for route in given.routes],
-        then=given.then,
-        wait_for_signal=given.wait_for_signal,
-        history=_agent_policy(name, given.history, problems),
-        max_input_tokens=given.max_input_tokens or settings.max_input_tokens,
-        sanitize_output=given.sanitize_output,
-        output=_load_model_class(name, "output", given.output, problems),
-        settings=_model_settings(name, given.settings, problems),
+        branches=section.branches,
+        then=section.then,
+        on_error=Quorum(section.on_error) if isinstance(section.on_error, int) else section.on_error,
+        timeout=section.timeout,
+        max_concurrency=section.max_concurrency,
     )
 
 
-def _agent_policy(agent: str, given: PolicySection | None, problems: list[str]) -> Policy | None:
+def _build_agent(name: str, section: AgentSection, config: ConfigFile, problems: list[str]) -> Agent:
+    return Agent(
+        name,
+        instructions=section.instructions,
+        model=section.model,
+        backup=section.backup,
+        description=section.description,
+        tools=[loaded for path in section.tools if (loaded := _load_tool(name, path, problems)) is not None],
+        handoffs=[_build_handoff(name, handoff, problems) for handoff in section.handoffs],
+        routes=[Route(route.signal, to=route.to) for route in section.routes],
+        then=section.then,
+        wait_for_signal=section.wait_for_signal,
+        history=_agent_policy(name, section.history, problems),
+        max_input_tokens=section.max_input_tokens or config.max_input_tokens,
+        sanitize_output=section.sanitize_output,
+        output=_load_model_class(name, "output", section.output, problems),
+        settings=_model_settings(name, section.settings, problems),
+    )
+
+
+def _build_handoff(agent: str, section: HandoffSection, problems: list[str]) -> Handoff:
+    payload = _load_model_class(agent, f"payload of the handoff to {section.to!r}", section.payload, problems)
+    return Handoff(to=section.to, history=section.history, payload=payload)
+
+
+def _agent_policy(agent: str, section: PolicySection | None, problems: list[str]) -> Policy | None:
     try:
-        return None if given is None else _resolve_policy(given)
+        return None if section is None else _resolve_policy(section)
     except DefinitionError as error:
         problems.extend(f"agent {agent!r}: history: {problem}" for problem in error.problems)
         return None
@@ -78,55 +110,58 @@ def _agent_policy(agent: str, given: PolicySection | None, problems: list[str]) 
 
 def _load_tool(agent: str, path: str, problems: list[str]) -> Tool | None:
     try:
-        found = _import_object(path)
-        return found if isinstance(found, Tool) else tool(found)
+        loaded = _import_object(path)
+
+        if isinstance(loaded, Tool):
+            return loaded
+
+        if not callable(loaded):
+            raise TypeError(f"it is {loaded!r}, not a function")
+
+        return tool(loaded)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        problems.append(f"agent {agent!r}: the tool {path!r} can't be loaded (module:name is wanted): {error}")
+        problems.append(f"agent {agent!r}: can't load the tool {path!r}: {error}. Tools are written as module:name")
         return None
 
 
-def _build_handoff(agent: str, given: HandoffSection, problems: list[str]) -> Handoff:
-    payload = _load_model_class(agent, f"payload of the handoff to {given.to!r}", given.payload, problems)
-    return Handoff(to=given.to, history=given.history, payload=payload)
+def _load_model_class(agent: str, key: str, path: str | None, problems: list[str]) -> type[BaseModel] | None:
+    """The pydantic model that is written as `module:name`."""
+    if path is None:
+        return None
 
-
-def _load_model_class(agent: str, what: str, path: str | None, problems: list[str]) -> type[BaseModel] | None:
-    """The pydantic model that is written as module:name."""
     try:
-        found = None if path is None else _import_object(path)
+        loaded = _import_object(path)
     except (ImportError, AttributeError, ValueError) as error:
-        problems.append(f"agent {agent!r}: {what}: {path!r} can't be loaded (module:name is wanted): {error}")
+        problems.append(f"agent {agent!r}: {key}: can't load {path!r}: {error}. Models are written as module:name")
         return None
 
-    if found is None or (isinstance(found, type) and issubclass(found, BaseModel)):
-        return found
+    if isinstance(loaded, type) and issubclass(loaded, BaseModel):
+        return loaded
 
-    problems.append(f"agent {agent!r}: {what}: {path!r} is {found!r}, not a pydantic model")
+    problems.append(f"agent {agent!r}: {key} must be a subclass of pydantic.BaseModel; {path!r} is {loaded!r}")
     return None
 
 
-def _import_object(path: str) -> Any:
+def _import_object(path: str) -> object:
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
-def _model_settings(agent: str, given: dict[str, Any], problems: list[str]) -> ModelSettings:
+def _model_settings(agent: str, values: dict[str, object], problems: list[str]) -> ModelSettings:
     try:
-        return ModelSettings(**given)
-    except TypeError:
-        known = list(ModelSettings.__dataclass_fields__)
-        wrong = [key for key in given if key not in known]
-        problems.extend(f"agent {agent!r}: settings.{key} is unknown. {suggest(key, known)}" for key in wrong)
+        return read_settings(ModelSettings, values, stop=list[str] | tuple[str, ...])
+    except ValidationError as error:
+        problems.extend(f"agent {agent!r}: settings.{problem}" for problem in problem_texts(error))
         return ModelSettings()
 
 
-def _history_policy(settings: ConfigFile, path: str) -> str | Policy:
-    """The crew's policy: `history`, else what the names of other frameworks say, else the default."""
+def _history_policy(config: ConfigFile, path: str) -> str | Policy:
+    """The policy under `history`, else the one that `execution` describes, else the default."""
     try:
-        if settings.history is not None:
-            return _resolve_policy(settings.history)
+        if config.history is not None:
+            return _resolve_policy(config.history)
 
-        return _head_tail_from_aliases(settings.execution) or "rolling"
+        return _head_tail_policy(config.execution) or "rolling"
     except DefinitionError as error:
         raise ConfigError(path, [f"history: {problem}" for problem in error.problems]) from error
 
@@ -135,34 +170,13 @@ def _resolve_policy(section: PolicySection) -> Policy:
     return resolve_policy(section.model_dump())
 
 
-def _head_tail_from_aliases(given: ExecutionSection) -> Policy | None:
-    if given.conversation is not None:
-        options = dict(given.conversation)
+def _head_tail_policy(section: ExecutionSection) -> Policy | None:
+    if section.conversation is None and section.max_conversation_messages is None:
+        return None
 
-        if given.max_conversation_messages is not None:
-            options["max_messages"] = given.max_conversation_messages
+    options = dict(section.conversation or {})
 
-        return create_policy("head_tail", **options)
+    if section.max_conversation_messages is not None:
+        options["max_messages"] = section.max_conversation_messages
 
-    if given.max_conversation_messages is not None:
-        return create_policy("head_tail", max_messages=given.max_conversation_messages)
-
-    return None
-
-
-def executor_options(settings: ConfigFile, path: str) -> dict[str, Any]:
-    """The executor's arguments as a file describes them; telemetry aside, which is turned on, not handed over."""
-    limits = settings.limits
-
-    if settings.execution.max_iterations is not None:
-        limits = replace(limits, rounds=settings.execution.max_iterations)
-
-    return {
-        "max_messages_per_request": settings.max_messages_per_request,
-        "prune_to": settings.prune_to,
-        "history": _history_policy(settings, path),
-        "sanitize_output": settings.sanitize_output,
-        "limits": limits,
-        "parameters": settings.parameters,
-        "validator": settings.validator,
-    }
+    return create_policy("head_tail", **options)

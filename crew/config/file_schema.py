@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -66,7 +66,7 @@ class PolicySection(Section):
         return {"name": value} if isinstance(value, str) else value
 
 
-def _read_conversation(value: object) -> dict[str, Any]:
+def _read_conversation(value: object) -> dict[str, object]:
     """The options of the policy `head_tail`."""
     return read_options(HeadTail, value, summarizer=str | None)
 
@@ -75,11 +75,11 @@ class ExecutionSection(Section):
     """Names that other frameworks use for settings of Crew."""
 
     max_conversation_messages: NonNegativeInt | None = None
-    conversation: Annotated[dict[str, Any], PlainValidator(_read_conversation)] | None = None
+    conversation: Annotated[dict[str, object], PlainValidator(_read_conversation)] | None = None
     max_iterations: PositiveInt | None = None
 
 
-_STRATEGIES: dict[object, type[CompressionStrategy]] = {
+_STRATEGIES: dict[str, type[CompressionStrategy]] = {
     "whole_history": WholeHistory,
     "last_n_messages": LastNMessages,
     "chunked": Chunked,
@@ -89,12 +89,13 @@ _STRATEGIES: dict[object, type[CompressionStrategy]] = {
 
 
 def _read_strategy(value: object) -> CompressionStrategy:
-    if not isinstance(value, Mapping) or value.get("name") not in _STRATEGIES:
-        problem = f"must be a mapping whose name is one of {', '.join(map(repr, _STRATEGIES))}, not {value!r}"
-        raise plain_error("compression_strategy", problem, value)
+    name = value.get("name") if isinstance(value, Mapping) else None
 
-    options = {"kind" if key == "name" else key: option for key, option in value.items()}
-    return read_settings(_STRATEGIES[value["name"]], options)
+    if not isinstance(value, Mapping) or not isinstance(name, str) or name not in _STRATEGIES:
+        known = ", ".join(map(repr, _STRATEGIES))
+        raise plain_error("compression_strategy", f"must be a mapping with a name among {known}, not {value!r}", value)
+
+    return read_settings(_STRATEGIES[name], {key: option for key, option in value.items() if key != "name"})
 
 
 def _read_parameters(value: object) -> RequestParameters:
@@ -138,7 +139,7 @@ class AgentSection(Section):
     max_input_tokens: PositiveInt | None = None
     sanitize_output: bool | None = None
     output: str | None = None
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
 
 
 class GroupSection(Section):

@@ -1,4 +1,4 @@
-"""The runs that are under way in one executor: each carried to its end, cancelled or left resumable."""
+"""The runs that are under way in one executor: started, driven to their end, cancelled, or left resumable."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from crew.transitions.result import build_result
 
 
 class AsyncClosable(Protocol):
-    """What holds connections."""
+    """Holds connections that must be closed."""
 
     async def aclose(self) -> None: ...
 
 
 @contextmanager
 def _closing_observers(run: ActiveRun) -> Iterator[None]:
-    """Whoever watches is told when this is over."""
+    """Notify observers when the run ends, with the error that ended it, if any."""
     try:
         yield
-    except BaseException as error:  # every way out is told, and goes on as it is
-        run.closed(error, run.state)
+    except BaseException as error:  # observers are notified of every outcome; the error is raised again
+        run.observers.close(error, run.state)
         raise
 
-    run.closed(None, run.state)
+    run.observers.close(None, run.state)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ActiveRuns:
-    """Knows each run's task. Without `stays_open`, connections close with the last run."""
+    """Holds the task of each run. Without `keep_connections`, connections close with the last run."""
 
     connections: AsyncClosable
     keep_connections: bool = False
@@ -47,7 +47,7 @@ class ActiveRuns:
     _cancelled: set[str] = field(default_factory=set)
 
     async def run(self, run: ActiveRun, first: InputEvent) -> RunResult:
-        """Record the first event and drive the run on from there; whoever watches is told when that is over."""
+        """Record the first event and drive the run; observers are notified when it ends."""
         with _closing_observers(run):
             return await self._run_claimed(run, first)
 
@@ -58,7 +58,7 @@ class ActiveRuns:
             raise RunExists(run_id)
 
         async with self.claim(run_id):
-            failed: Exception | None = None
+            failure: Exception | None = None
 
             try:
                 await run.record(first)
@@ -71,12 +71,12 @@ class ActiveRuns:
                 assert task is not None
                 task.uncancel()
                 await self._record_cancelled(run)
-            except Exception as error:  # a policy, filter or store may be anybody's code: the caller gets a RunError
-                failed = scrub_error(run.scrubber, error)
+            except Exception as error:  # policies, filters and stores are user code: the caller gets a RunError
+                failure = scrub_error(run.scrubber, error)
 
-            # Raised out here, it does not hold on to the error that it may stand for.
-            if failed is not None:
-                raise self._run_error(run, failed)
+            # Raised outside the except block, so that it does not reference the unscrubbed error as its context.
+            if failure is not None:
+                raise self._run_error(run, failure)
 
         return build_result(run.plan, run.state)
 
@@ -85,18 +85,18 @@ class ActiveRuns:
         seconds = None if limit is None else max(0.0, limit - run.state.active_seconds)
 
         try:
-            async with asyncio.timeout(seconds) as clock:
+            async with asyncio.timeout(seconds) as deadline:
                 await drive(run, run.state.run_id)
         except TimeoutError:
-            if not clock.expired() or limit is None:
+            if not deadline.expired() or limit is None:
                 raise
 
             await run.record(LimitReached(run_id=run.state.run_id, limit="seconds", value=limit))
 
     def _run_error(self, run: ActiveRun, error: Exception) -> Exception:
-        """What the caller gets, after the stream's last event said so."""
+        """The error for the caller; the stream's last event reports it first."""
         if run.version == 0 and isinstance(error, CrewError):
-            return error  # it never began
+            return error  # the run never started
 
         run.emit(RunFailed(run_id=run.state.run_id, error=describe(error), error_type=type(error).__name__))
         result = build_result(run.plan, run.state)
@@ -111,18 +111,17 @@ class ActiveRuns:
         return raised
 
     async def cancel_inactive(self, run: ActiveRun) -> None:
-        """Close a run that nobody carries on right now."""
+        """Record that a run which is not under way is cancelled."""
         with _closing_observers(run):
             await self._record_cancelled(run)
 
     async def _record_cancelled(self, run: ActiveRun) -> None:
-        """Close a run as cancelled."""
         if not isinstance(run.state.next, Finished):
             await run.record(Cancelled(run_id=run.state.run_id))
 
     @asynccontextmanager
     async def claim(self, run_id: str) -> AsyncIterator[None]:
-        """One at a time carries a run on; with the last one the connections close."""
+        """Make the current task the only one that drives this run; connections close with the last run."""
         task = asyncio.current_task()
         assert task is not None
 
@@ -139,12 +138,12 @@ class ActiveRuns:
                 await self.connections.aclose()
 
     def check_inactive(self, run_id: str) -> None:
-        """Nobody carries this run on right now."""
+        """Raise `RunActive` if this run is under way here."""
         if run_id in self._tasks:
             raise RunActive(run_id)
 
     async def cancel(self, run_id: str) -> bool:
-        """Cancel a run that is under way here and wait until it has ended; False if it is not."""
+        """Cancel a run that is under way here and wait for its end; False if it is not under way."""
         task = self._tasks.get(run_id)
 
         if task is None:
@@ -156,7 +155,7 @@ class ActiveRuns:
         return True
 
     async def aclose(self) -> None:
-        """Stop everything, committed as it is, and close the connections."""
+        """Stop all runs, as committed so far, and close the connections."""
         tasks = [task for task in self._tasks.values() if task is not asyncio.current_task()]
 
         for task in tasks:

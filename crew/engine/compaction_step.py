@@ -1,4 +1,4 @@
-"""Summarising: a request for a summary, and whatever comes of it as one event."""
+"""Performs `Compact`: asks for one summary, and records it or its failure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crew.engine.concurrency import run_in_daemon_thread
-from crew.engine.requests import build_request, retry_reporter, summary_settings
+from crew.engine.requests import build_request, new_request, summary_settings
 from crew.engine.run import ActiveRun
 from crew.errors import CompressionFailed, describe
 from crew.history.summaries import MAX_SUMMARY_TOKENS, SUMMARY_INTRODUCTION, summary_instruction, to_plain_text
 from crew.history.tokens import estimate_tokens
+from crew.history.view import RequestView, View
 from crew.interfaces import ModelReply, ModelRequest, ModelSettings, Provider
 from crew.message_rules.profiles import get_profile
 from crew.message_rules.repair import repair
@@ -21,21 +22,20 @@ from crew.message_rules.validate import group_spans
 from crew.messages import Message, SummaryMessage, Usage, UserMessage, message_size, replace_surrogates
 from crew.runs.events import Summarised
 from crew.runs.state import Compact, RunState
-from crew.secrets.scrubbing import scrub_value
 from crew.tools.tool import Tool
 from crew.transitions.advance import find_run
 from crew.transitions.compaction import locate_messages
 
 SUMMARIZER_TIMEOUT = 60.0
-"""How long a function or tool may take for a summary; a model has its own time-outs."""
+"""How long a function or tool may take for a summary; a model request has timeouts already."""
 
 MAX_ACCEPTED_TOKENS = MAX_SUMMARY_TOKENS * 5 // 4
-"""What an estimate may say of a summary that keeps to its bound."""
+"""The estimate up to which a summary counts as within its bound: estimates are not exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRequest:
-    """What is asked: these messages are to be summarised, by this request where a model does it."""
+    """The messages that a summary shall cover, and the request for it where a model writes it."""
 
     covers: tuple[str, ...]
     span: tuple[Message, ...]
@@ -44,20 +44,22 @@ class SummaryRequest:
 
 
 async def make_summary(run: ActiveRun, state: RunState, now: Compact) -> None:
-    """Have one summary made, and record what came of it."""
-    question = build_summary_request(run, state, now)
+    """Ask for one summary and record the outcome."""
+    summary_request = build_summary_request(run, state, now)
     cause: BaseException | None = None
-    provider, model = (question.provider.name, question.provider.model) if question.provider else ("", "")
+    provider, model = (
+        (summary_request.provider.name, summary_request.provider.model) if summary_request.provider else ("", "")
+    )
 
     try:
-        text, usage, error, answered = await _get_summary(run, question)
-    except Exception as raised:  # a summariser may be anybody's code: its failure is never the run's
+        text, usage, error, answered = await _get_summary(run, summary_request)
+    except Exception as raised:  # the summarizer boundary: user code may raise anything, and never fails the run
         text, usage, error, answered, cause = "", Usage(), describe(raised), "", raised
 
     await run.record(
         Summarised(
             run_id=state.run_id,
-            covers=question.covers,
+            covers=summary_request.covers,
             text=text,
             error=error,
             usage=usage,
@@ -65,33 +67,33 @@ async def make_summary(run: ActiveRun, state: RunState, now: Compact) -> None:
             model=answered or model,
         )
     )
-    here = find_run(run.state, state.run_id)
+    current = find_run(run.state, state.run_id)
 
-    if here is not None and isinstance(here.next, Compact) and here.next.failure:
+    if current is not None and isinstance(current.next, Compact) and current.next.failure:
         raise CompressionFailed(
-            f"The compression {now.strategy!r} failed, and the history is as it was: {here.next.failure}"
+            f"The compression {now.strategy!r} failed and the history is unchanged: {current.next.failure}"
         ) from cause
 
 
-async def _get_summary(run: ActiveRun, question: SummaryRequest) -> tuple[str, Usage, str, str]:
-    if question.request is not None and question.provider is not None:
-        with run.around(question.request.run_id, question.request):
-            reply = await question.provider.complete(question.request)
+async def _get_summary(run: ActiveRun, summary_request: SummaryRequest) -> tuple[str, Usage, str, str]:
+    if summary_request.request is not None and summary_request.provider is not None:
+        with run.observers.call_context(summary_request.request.run_id, summary_request.request):
+            reply = await summary_request.provider.complete(summary_request.request)
 
         return replace_surrogates(reply.text), reply.usage, _summary_problem(reply), reply.model
 
     async with asyncio.timeout(SUMMARIZER_TIMEOUT):
-        text = await _call_summarizer(run.plan.options.summarizer, question.span)
+        text = await _call_summarizer(run.plan.options.summarizer, summary_request.span)
 
     return replace_surrogates(text), Usage(), _summary_problem(ModelReply(text=text)), ""
 
 
 def _summary_problem(reply: ModelReply) -> str:
     if reply.calls:
-        return f"the summariser called {', '.join(call.name for call in reply.calls)} instead of writing a summary"
+        return f"the summarizer called {', '.join(call.name for call in reply.calls)} instead of writing a summary"
 
     if reply.finish_reason in ("refusal", "filter"):
-        return f"the summariser's answer was withheld ({reply.finish_reason})"
+        return f"the summarizer's answer was withheld ({reply.finish_reason})"
 
     if not reply.text.strip():
         return "the summary is empty"
@@ -118,21 +120,21 @@ async def _call_summarizer(summarizer: Any, span: Sequence[Message]) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-# ------------------------------------------------------------------------------------------ what is asked
+# ------------------------------------------------------------------------------------------ building the request
 
 
 def build_summary_request(run: ActiveRun, state: RunState, now: Compact) -> SummaryRequest:
-    """The question that this state leads to; the same one for the same state.
+    """The request for the next summary; the same state gives the same request.
 
-    The agent's own model gets the agent's last view and one instruction, so that it reads from its cache. Where that
-    view lacks some of the messages, and for any other summariser, it is those messages themselves, oldest first, as
+    The agent's model gets the agent's last view and one instruction, so that it reads from the prompt cache. Where that
+    view lacks some of the messages, and for any other summarizer, the request holds those messages, oldest first, as
     many as a request may hold; the rest waits for the next summary.
     """
     ids = now.spans[len(now.summaries)]
     summarizer = run.plan.options.summarizer
 
     if summarizer is None or isinstance(summarizer, str | Provider):
-        provider = run.provider(state) if summarizer is None else run.resolve(summarizer)
+        provider = run.provider(state) if summarizer is None else run.providers.get(summarizer)
 
         if summarizer is None and len(now.spans) == 1 and (seen := _request_from_view(run, state, now, ids, provider)):
             return seen
@@ -146,22 +148,23 @@ def build_summary_request(run: ActiveRun, state: RunState, now: Compact) -> Summ
 def _request_from_view(
     run: ActiveRun, state: RunState, now: Compact, ids: Sequence[str], provider: Provider
 ) -> SummaryRequest | None:
-    backlog, history = state.pending_summary, state.history
+    pending, history = state.pending_summary, state.history
 
     if not now.strategy:
-        if backlog.last_request_agent != state.agent:
+        if pending.last_request_agent != state.agent:
             return None
 
         seen = [
             entry
-            for entry in (*history.entries, *backlog.evicted_since_request)
-            if entry.position <= backlog.last_request_end
+            for entry in (*history.entries, *pending.evicted_since_request)
+            if entry.position <= pending.last_request_end
         ]
         past = sorted(seen, key=lambda entry: entry.position)
         size = sum(message_size(entry.message) for entry in past)
         history = replace(history, entries=tuple(past), size=size)
 
-    request = build_request(run, replace(state, history=history), provider)
+    content = RequestView.of(history, state.views.get(state.agent, View()))
+    request, _ = build_request(run, state, provider, content)
     shown = {message.id for message in request.messages}
 
     if not shown.issuperset(ids):
@@ -182,39 +185,29 @@ def _request_from_transcript(
     covers, span = _oldest_span(run, state, ids, everything=everything)
     opening = UserMessage(SUMMARY_INTRODUCTION, origin="marker", id="summary-introduction")
     shown = repair((opening, *span), get_profile(provider.profile), where="view").messages
-    agent, kit = run.plan.agents[state.agent], run.plan.toolkits[state.agent]
-    # The agent's settings are for its own model; another one may not know them.
-    given = agent.settings if provider is run.provider(state) else ModelSettings()
-    request = ModelRequest(
-        messages=(*shown, summary_instruction()),
-        instructions=scrub_value(run.scrubber, agent.instructions),
-        tools=kit.specs,
-        settings=summary_settings(given, provider),
-        agent=agent.name,
-        run_id=state.run_id,
-        conversation_id=state.conversation_id,
-        turn=state.views[agent.name].turn if agent.name in state.views else 0,
-        purpose="summary",
-        on_retry=retry_reporter(run, state, provider),
-    )
+    # The settings of the agent are meant for its model; another model may not support them.
+    settings = run.plan.agents[state.agent].settings if provider is run.provider(state) else ModelSettings()
+    messages = (*shown, summary_instruction())
+    request = new_request(run, state, provider, messages, summary_settings(settings, provider))
+    request = replace(request, purpose="summary")
     return SummaryRequest(covers=covers, span=span, request=request, provider=provider)
 
 
 def _oldest_span(
     run: ActiveRun, state: RunState, ids: Sequence[str], *, everything: bool
 ) -> tuple[tuple[str, ...], tuple[Message, ...]]:
-    """As many of the messages, in whole groups, as a request may hold beside its opening."""
+    """The oldest of these messages, in whole groups, as many as a request may hold beside its introduction."""
     found = [message for _, message in locate_messages(state.transcript, ids)]
-    # A summary that is replaced speaks of what came before the rest.
+    # A summary that is replaced covers what came before the other messages.
     found.sort(key=lambda message: not isinstance(message, SummaryMessage))
     limit = run.plan.budget.limit
-    room = sum(map(message_size, found)) if limit is None or everything else limit - 1
+    available = sum(map(message_size, found)) if limit is None or everything else limit - 1
     span: list[Message] = []
 
     for part in group_spans(found):
-        room -= sum(message_size(message) for message in found[part])
+        available -= sum(message_size(message) for message in found[part])
 
-        if span and room < 0:
+        if span and available < 0:
             break
 
         span.extend(found[part])

@@ -1,12 +1,11 @@
-"""What a request would have cost had nothing been left out, at the prices of the model that answered it."""
+"""Performs `AskModel`: sends the request, and records the reply, the refusal or the outage."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
 
-from crew.change import changed
-from crew.engine.requests import _build_request_and_repairs, build_request_manifest
+from crew.engine.requests import build_request, build_request_manifest
 from crew.engine.run import ActiveRun
 from crew.errors import ContextTooLong, CrewError, MalformedReply, ProviderError, QuotaExceeded, Unavailable, describe
 from crew.history.token_budget import Calibration
@@ -16,48 +15,19 @@ from crew.interfaces import ModelReply, ModelRequest, Provider
 from crew.messages import AssistantMessage, Manifest, replace_surrogates, replace_surrogates_in_call
 from crew.models import usage_cost
 from crew.runs.events import Asked, FellBack, Replied, TextDelta, TooLong
-from crew.runs.state import RunState
+from crew.runs.state import RunState, request_view
 from crew.secrets.scrubbing import ScrubbedDeltas
 from crew.transitions.plan import Plan, token_budget_for
 
 
-def cost_saved_by_pruning(
-    plan: Plan, state: RunState, provider: Provider, reply: ModelReply, shown: int
-) -> float | None:
-    """The dollars that this request, with so many messages shown, cost less; negative where it cost more.
-
-    The request without pruning is reckoned as the service would have billed it: where prompts are cached, its front
-    is the agent's whole request before it. None where the price is unknown.
-    """
-    usage = reply.usage
-
-    if usage.cost is None or not usage.cost or shown >= len(state.transcript):
-        return usage.cost and 0.0
-
-    view = state.views.get(state.agent, View())
-    gauge = token_budget_for(plan, state, state.agent)
-    ratio = state.calibrations.get(gauge.model, Calibration()).estimate_ratio
-    whole = max(usage.input_tokens, round(gauge.overhead_tokens + state.counters.tokens_appended * ratio))
-    fresh = min(whole, round((state.counters.tokens_appended - view.last_tokens_appended) * ratio))
-    so_far = state.counters.usage + usage
-    caches = bool(view.last_request and (so_far.cache_read_tokens or so_far.cache_write_tokens))
-    unpruned = replace(
-        usage,
-        input_tokens=whole,
-        cache_read_tokens=whole - fresh if caches else 0,
-        cache_write_tokens=fresh if so_far.cache_write_tokens else 0,
-    )
-    cost = usage_cost(provider.name, reply.model or provider.model, unpruned)
-    return None if cost is None else cost - usage.cost
-
-
 async def ask_model(run: ActiveRun, state: RunState) -> None:
-    """Ask the model of the agent whose turn it is; what it can't take or do is an event like its reply."""
-    # Where neither store nor model ever waits, others get their turn here, and a cancellation is heard.
+    """Ask the model of the current agent; a refusal or an outage is recorded as an event, as a reply is."""
+    # Where neither the store nor the model ever waits, other tasks get a turn here, and a cancellation takes effect.
     await asyncio.sleep(0)
     provider = run.provider(state)
-    request, repairs = _build_request_and_repairs(run, state, provider)
-    manifest = build_request_manifest(run, state, repairs)
+    content = request_view(state)
+    request, repairs = build_request(run, state, provider, content)
+    manifest = build_request_manifest(run, state, content, repairs)
     run.emit(
         Asked(
             run_id=state.run_id,
@@ -82,27 +52,31 @@ async def ask_model(run: ActiveRun, state: RunState) -> None:
             )
         )
     except (Unavailable, MalformedReply, QuotaExceeded) as error:
-        backup = run.backup_for(state.agent)
-
-        if backup is None or backup is provider:
-            raise
-
-        if run.wants_deltas:
-            # Whatever was streamed of the reply that failed is void: the backup begins anew.
-            run.emit(TextDelta(run_id=state.run_id, text="", channel="restart"))
-
-        here, there = f"{provider.name}:{provider.model}", f"{backup.name}:{backup.model}"
-        await run.record(FellBack(run_id=state.run_id, model=here, backup=there, reason=describe(error)))
+        await _fall_back(run, state, provider, error)
     else:
-        shown = len(request.messages)
-        saved = cost_saved_by_pruning(run.plan, state, provider, reply, shown)
-        await run.record(changed(_replied_event(run, state, provider, reply, manifest), cost_saved=saved))
+        saved = _cost_saved_by_pruning(run.plan, state, provider, reply, len(request.messages))
+        await run.record(_replied_event(run, state, provider, reply, manifest, saved))
+
+
+async def _fall_back(run: ActiveRun, state: RunState, provider: Provider, error: ProviderError) -> None:
+    """Record that the agent's backup takes over; without a backup, raise the error."""
+    backup = run.backup(state.agent)
+
+    if backup is None or backup is provider:
+        raise error
+
+    if run.wants_deltas:
+        # The pieces of the failed reply are void: the backup starts again.
+        run.emit(TextDelta(run_id=state.run_id, text="", channel="restart"))
+
+    failed, replacement = f"{provider.name}:{provider.model}", f"{backup.name}:{backup.model}"
+    await run.record(FellBack(run_id=state.run_id, model=failed, backup=replacement, reason=describe(error)))
 
 
 def _replied_event(
-    run: ActiveRun, state: RunState, provider: Provider, reply: ModelReply, manifest: Manifest
+    run: ActiveRun, state: RunState, provider: Provider, reply: ModelReply, manifest: Manifest, saved: float | None
 ) -> Replied:
-    billed = changed(manifest, tokens_billed=reply.usage.input_tokens, cached_billed=reply.usage.cache_read_tokens)
+    billed = replace(manifest, tokens_billed=reply.usage.input_tokens, cached_billed=reply.usage.cache_read_tokens)
     message = AssistantMessage(
         replace_surrogates(reply.text),
         calls=tuple(map(replace_surrogates_in_call, reply.calls)),
@@ -119,12 +93,13 @@ def _replied_event(
         finish_reason=reply.finish_reason,
         model=reply.model or provider.model,
         response_id=reply.response_id,
+        cost_saved=saved,
     )
 
 
 async def _call_provider(run: ActiveRun, provider: Provider, request: ModelRequest) -> ModelReply:
     try:
-        with run.around(request.run_id, request):
+        with run.observers.call_context(request.run_id, request):
             on_delta = run.on_delta(request.run_id)
             reply = await provider.complete(request, on_delta)
 
@@ -137,14 +112,46 @@ async def _call_provider(run: ActiveRun, provider: Provider, request: ModelReque
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
 
-        # Somebody cancels this run, or the provider raised it by itself: in a branch nobody would hear of that.
+        # Either this run is cancelled, or the provider raised CancelledError itself, which would end a branch silently.
         if task is None or task.cancelling():
             raise
 
         raise ProviderError(
             f"The provider of {request.agent!r} cancelled the request.", provider=provider.name, model=provider.model
         ) from error
-    except Exception as error:  # a provider may be anybody's code: what it raises must fail the run in our words
+    except Exception as error:  # the provider boundary: user code may raise anything
         raise ProviderError(
             f"The provider of {request.agent!r} failed: {describe(error)}", provider=provider.name, model=provider.model
         ) from error
+
+
+def _cost_saved_by_pruning(
+    plan: Plan, state: RunState, provider: Provider, reply: ModelReply, shown: int
+) -> float | None:
+    """The dollars that pruning saved on this request, which showed so many messages; negative where it cost more.
+
+    The cost without pruning is what the service would have billed: where prompts are cached, the agent's previous
+    request, unpruned, is the cached prefix. None where the price is unknown.
+    """
+    usage = reply.usage
+
+    if usage.cost is None or not usage.cost or shown >= len(state.transcript):
+        return usage.cost and 0.0
+
+    view = state.views.get(state.agent, View())
+    token_budget = token_budget_for(plan, state, state.agent)
+    ratio = state.calibrations.get(token_budget.model, Calibration()).estimate_ratio
+    unpruned_tokens = max(
+        usage.input_tokens, round(token_budget.overhead_tokens + state.counters.tokens_appended * ratio)
+    )
+    fresh = min(unpruned_tokens, round((state.counters.tokens_appended - view.last_tokens_appended) * ratio))
+    so_far = state.counters.usage + usage
+    caches = bool(view.last_request and (so_far.cache_read_tokens or so_far.cache_write_tokens))
+    unpruned = replace(
+        usage,
+        input_tokens=unpruned_tokens,
+        cache_read_tokens=unpruned_tokens - fresh if caches else 0,
+        cache_write_tokens=fresh if so_far.cache_write_tokens else 0,
+    )
+    cost = usage_cost(provider.name, reply.model or provider.model, unpruned)
+    return None if cost is None else cost - usage.cost

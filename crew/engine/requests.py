@@ -1,4 +1,4 @@
-"""requests."""
+"""Builds model requests: the current agent's request with its manifest, and the settings of summary requests."""
 
 from __future__ import annotations
 
@@ -9,51 +9,57 @@ from crew.engine.run import ActiveRun
 from crew.history.manifest import build_manifest
 from crew.history.summaries import MAX_SUMMARY_TOKENS
 from crew.history.token_budget import Calibration
-from crew.history.view import View, visible_messages
-from crew.interfaces import ModelRequest, ModelSettings, Provider, RetryAttempt
+from crew.history.view import RequestView, View
+from crew.interfaces import ModelRequest, ModelSettings, OutputSpec, Provider, RetryAttempt
 from crew.message_rules.profiles import get_profile
 from crew.message_rules.repair import repair
-from crew.messages import Manifest
+from crew.messages import Manifest, Message
 from crew.runs.events import HistoryRepaired, Retried
 from crew.runs.state import RunState
 from crew.secrets.scrubbing import scrub_value
 from crew.transitions.plan import token_budget_for
 
 
-def build_request(run: ActiveRun, state: RunState, provider: Provider) -> ModelRequest:
-    """The request that this state leads to; the same one for the same state."""
-    return _build_request_and_repairs(run, state, provider)[0]
-
-
-def _build_request_and_repairs(
-    run: ActiveRun, state: RunState, provider: Provider
+def build_request(
+    run: ActiveRun, state: RunState, provider: Provider, content: RequestView
 ) -> tuple[ModelRequest, tuple[str, ...]]:
-    agent, kit = run.plan.agents[state.agent], run.plan.toolkits[state.agent]
-    view = state.views.get(agent.name, View())
-    repaired = repair(visible_messages(state.history, view), get_profile(provider.profile), where="view")
+    """The current agent's request with this content, and the repairs that the provider's rules needed."""
+    repaired = repair(content.messages, get_profile(provider.profile), where="view")
 
     if repaired.changes:
         run.emit(HistoryRepaired(run_id=state.run_id, changes=repaired.changes, where="view"))
 
-    request = ModelRequest(
-        messages=repaired.messages,
-        instructions=scrub_value(run.scrubber, agent.instructions),
-        tools=kit.specs,
-        settings=agent.settings,
-        output=kit.output,
-        agent=agent.name,
-        run_id=state.run_id,
-        conversation_id=state.conversation_id,
-        turn=view.turn,
-        on_retry=retry_reporter(run, state, provider),
-    )
+    agent, toolkit = run.plan.agents[state.agent], run.plan.toolkits[state.agent]
+    request = new_request(run, state, provider, repaired.messages, agent.settings, toolkit.output)
     return request, repaired.changes
 
 
-def retry_reporter(run: ActiveRun, state: RunState, provider: Provider) -> Callable[[RetryAttempt], None]:
-    """What is called with each attempt that failed and is made again."""
+def new_request(
+    run: ActiveRun,
+    state: RunState,
+    provider: Provider,
+    messages: tuple[Message, ...],
+    settings: ModelSettings,
+    output: OutputSpec | None = None,
+) -> ModelRequest:
+    """A request in the name of the current agent."""
+    agent = run.plan.agents[state.agent]
+    return ModelRequest(
+        messages=messages,
+        instructions=scrub_value(run.scrubber, agent.instructions),
+        tools=run.plan.toolkits[state.agent].specs,
+        settings=settings,
+        output=output,
+        agent=agent.name,
+        run_id=state.run_id,
+        conversation_id=state.conversation_id,
+        turn=state.views.get(agent.name, View()).turn,
+        on_retry=_retry_reporter(run, state, provider),
+    )
 
-    def tell(retry: RetryAttempt) -> None:
+
+def _retry_reporter(run: ActiveRun, state: RunState, provider: Provider) -> Callable[[RetryAttempt], None]:
+    def report(retry: RetryAttempt) -> None:
         run.emit(
             Retried(
                 run_id=state.run_id,
@@ -65,18 +71,20 @@ def retry_reporter(run: ActiveRun, state: RunState, provider: Provider) -> Calla
             )
         )
 
-    return tell
+    return report
 
 
-def build_request_manifest(run: ActiveRun, state: RunState, repairs: tuple[str, ...]) -> Manifest:
-    gauge = token_budget_for(run.plan, state, state.agent)
+def build_request_manifest(run: ActiveRun, state: RunState, content: RequestView, repairs: tuple[str, ...]) -> Manifest:
+    """The manifest of the current agent's request."""
+    token_budget = token_budget_for(run.plan, state, state.agent)
     return build_manifest(
         state.history,
         state.transcript,
         state.views.get(state.agent, View()),
+        content,
         agent=state.agent,
-        token_budget=gauge,
-        calibration=state.calibrations.get(gauge.model, Calibration()),
+        token_budget=token_budget,
+        calibration=state.calibrations.get(token_budget.model, Calibration()),
         billed_until=state.billed_until,
         policy=run.plan.policy.name,
         repairs=repairs,
@@ -84,23 +92,23 @@ def build_request_manifest(run: ActiveRun, state: RunState, repairs: tuple[str, 
 
 
 THINKING_TOKENS = 4_096
-"""What a model that thinks first may use for that beside the summary itself."""
+"""The output tokens that a thinking model may use beside the summary itself."""
 
 
 def summary_settings(given: ModelSettings, provider: Provider, thinking_tokens: int | None = None) -> ModelSettings:
-    """For a summary: short, in plain text, free to leave the tools alone, and with little thought.
+    """Settings for a summary: short plain text, no forced tool call, little reasoning.
 
-    Where a cache is to be read, the budget for thinking stays what it was: on the services that have one, another
-    budget is another conversation. What is thought counts as output, so that there must be room for it.
+    A request that shall read the agent's prompt cache keeps the agent's `thinking_tokens`: on services that have such
+    a budget, another one invalidates the cache. Thinking counts as output, so that there must be space for it.
     """
     profile = get_profile(provider.profile)
-    by_default = profile.thinking == "effort" and "temperature" not in profile.known_settings
-    thinks = given.reasoning is not None or by_default
+    thinks_by_default = profile.thinking == "effort" and "temperature" not in profile.known_settings
+    thinks = given.reasoning is not None or thinks_by_default
     reasoning = given.reasoning if given.reasoning == "none" else "low" if thinks else None
-    room = THINKING_TOKENS if reasoning == "low" else 0
+    extra = THINKING_TOKENS if reasoning == "low" else 0
     return replace(
         given,
-        max_output_tokens=min(given.max_output_tokens or MAX_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS) + room,
+        max_output_tokens=min(given.max_output_tokens or MAX_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS) + extra,
         tool_choice=None,
         thinking_tokens=thinking_tokens,
         reasoning=reasoning,

@@ -1,91 +1,93 @@
-"""One run under way: its newest state, and the one way in which it moves."""
+"""`ActiveRun`: a run under way, its newest state, and the one method that advances it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
-from crew.change import changed, put
 from crew.engine.concurrency import wait_until_done
-from crew.engine.observers import CallContext, no_call_context
+from crew.engine.observers import Observers
+from crew.engine.token_meter import TokenMeter
 from crew.errors import CrewError, StoreError, describe
-from crew.history.tokens import ESTIMATOR
-from crew.history.view import View
 from crew.interfaces import Delta, OnDelta, Provider, TokenCounter
-from crew.runs.events import Event, Replied, RunStarted, TextDelta, ToolProgress
+from crew.runs.events import BaseEvent, Event, Replied, RunStarted, TextDelta, ToolProgress
 from crew.runs.interfaces import RunStore, commits_immediately
 from crew.runs.state import Finished, RunState
 from crew.secrets.scrubbing import ScrubbedDeltas, Scrubber, scrub_value
 from crew.transitions.advance import InputEvent, advance, find_run
 from crew.transitions.plan import Plan
 
+AnyEvent = TypeVar("AnyEvent", bound=BaseEvent)
+
+
+class Providers(Protocol):
+    """Finds the provider of a model: given as an object, or by a name such as `openai:gpt-5-mini`."""
+
+    def get(self, model: str | Provider) -> Provider: ...
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ActiveRun:
-    """A run and the doors through which its steps are performed.
-
-    `around` is entered around every call of a model or tool, `scrub` takes out what must not enter a message, `closed`
-    is called when the run is over here, on whichever way, with the state in which it is left.
-    """
+    """A run under way, with everything that its steps need."""
 
     plan: Plan
     state: RunState
     store: RunStore
     clock: Callable[[], float]
-    observers: Callable[[Event], None]
-    provider_for: Callable[[str], Provider]
-    resolve: Callable[[str | Provider], Provider]
-    backup_for: Callable[[str], Provider | None] = lambda agent: None
-    meter: Callable[[str | Provider], TokenCounter] = lambda model: ESTIMATOR
+    observers: Observers
+    providers: Providers
+    meter: TokenMeter
     version: int = 0
     deps: Any = None
     wants_deltas: bool = False
-    around: CallContext = no_call_context
     scrubber: Scrubber | None = None
-    closed: Callable[[BaseException | None, RunState], None] = lambda error, state: None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _uncommitted: list[Event] = field(default_factory=list)
     _deferred: list[Event] = field(default_factory=list)
-
     _sequence: int = field(init=False)
 
     def __post_init__(self) -> None:
         self._sequence = self.state.sequence
 
     def provider(self, state: RunState) -> Provider:
-        """Who answers the agent whose turn it is: its model, or the backup that took over."""
-        if state.views.get(state.agent, View()).active_model == "backup" and (backup := self.backup_for(state.agent)):
-            return backup
+        """The provider of the current agent: its model, or the backup that took over."""
+        view = state.views.get(state.agent)
+        backup = self.backup(state.agent) if view is not None and view.active_model == "backup" else None
+        return self.providers.get(self.plan.agents[state.agent].model) if backup is None else backup
 
-        return self.provider_for(state.agent)
+    def backup(self, agent: str) -> Provider | None:
+        """The provider of an agent's backup model, where it has one."""
+        model = self.plan.agents[agent].backup
+        return None if model is None else self.providers.get(model)
 
     def token_counter(self, state: RunState) -> TokenCounter:
-        """What counts the tokens of this agent's messages."""
-        return self.meter(self.plan.agents[state.agent].model)
+        """Counts the tokens of the current agent's messages."""
+        return self.meter.counter_for(self.plan.agents[state.agent].model)
 
     async def record(self, event: InputEvent) -> None:
-        """Advance, commit, tell."""
+        """Advance the state by this event, commit it, and notify observers."""
         async with self._lock:
-            where = find_run(self.state, event.run_id)
+            run = find_run(self.state, event.run_id)
 
-            if where is None or isinstance(where.next, Finished):
-                return  # a branch that was cut off while it worked: nobody waits for this any more
+            if run is None or isinstance(run.next, Finished):
+                return  # the branch was stopped in the meantime
 
-            event = self._stamp(event, where)
-            state, told = advance(self.plan, self.state, event)
-            events = (*self._uncommitted, event, *told)
+            event = self._stamp(event, run)
+            state, emitted = advance(self.plan, self.state, event)
+            events = (*self._uncommitted, event, *emitted)
 
             try:
                 await self._commit(events, state)
             finally:
-                # What was told while the commit was under way comes after it, in number and in time.
+                # Events emitted during the commit follow it, in number and in time.
                 if self.state is state:
-                    for happened in (event, *told):
-                        self.observers(happened)
+                    for committed in (event, *emitted):
+                        self.observers(committed)
 
-                self._emit_deferred()
+                while self._deferred:
+                    self._emit_now(self._deferred.pop(0))
 
     async def _commit(self, events: tuple[Event, ...], state: RunState) -> None:
         commit = self.store.commit(self.state.run_id, self.version, events, state)
@@ -95,13 +97,13 @@ class ActiveRun:
             await (commit if commits_immediately(self.store) else self._finish_commit(commit, state))
         except CrewError:
             raise
-        except Exception as error:  # a store may be anybody's code: what it raises is told from what a step raises
+        except Exception as error:  # the store boundary: distinguishes a failing store from a failing step
             raise StoreError(self.state.run_id, f"The store failed: {describe(error)}") from error
 
         self._accept(state)
 
     async def _finish_commit(self, committing: Coroutine[Any, Any, None], state: RunState) -> None:
-        """A commit is not left half-way: a cancellation goes on once it is through."""
+        """Finish a commit even if this task is cancelled meanwhile; the cancellation is raised afterwards."""
         commit = asyncio.ensure_future(committing)
 
         try:
@@ -119,20 +121,15 @@ class ActiveRun:
         self._sequence = state.sequence
         self._uncommitted.clear()
 
-    def _emit_deferred(self) -> None:
-        while self._deferred:
-            self._emit_now(self._deferred.pop(0))
-
     def emit(self, event: Event) -> None:
-        """Tell of what moves nothing; it is stored with the next step, unless it is only a piece of one."""
+        """Emit an event that does not change the state; all but deltas and progress are stored with the next commit."""
         if self._lock.locked():
             self._deferred.append(event)
         else:
             self._emit_now(event)
 
     def _emit_now(self, event: Event) -> None:
-        where = find_run(self.state, event.run_id)
-        event = self._stamp(event, where or self.state)
+        event = self._stamp(event, find_run(self.state, event.run_id) or self.state)
 
         if not isinstance(event, TextDelta | ToolProgress):
             self._uncommitted.append(event)
@@ -140,35 +137,35 @@ class ActiveRun:
         self.observers(event)
 
     def on_delta(self, run_id: str) -> OnDelta | None:
-        """Where the pieces of a reply go; None where nobody asked for them."""
+        """The callback for the pieces of a streamed reply; None where the caller does not stream."""
         if not self.wants_deltas:
             return None
 
-        def tell(delta: Delta) -> None:
+        def emit_delta(delta: Delta) -> None:
             self.emit(TextDelta(run_id=run_id, text=delta.text, channel=delta.kind))
 
-        return tell if self.scrubber is None else ScrubbedDeltas(self.scrubber, tell)
+        return emit_delta if self.scrubber is None else ScrubbedDeltas(self.scrubber, emit_delta)
 
-    def _stamp(self, event: Any, where: RunState) -> Any:
-        """The event with its number and time; what is born with it is named after its place in the transcript.
+    def _stamp(self, event: AnyEvent, run: RunState) -> AnyEvent:
+        """The event with its number and time; new messages in it get ids from their position in the transcript.
 
-        Not after the event's number: that counts pieces of text and retries too, and a run that is watched, resumed
-        or unlucky must come to the same messages.
+        Not from the number of the event: that also counts deltas and retries, and a run that is streamed, resumed or
+        retried must produce the same messages.
         """
         self._sequence += 1
-        now, place = self.clock(), len(where.transcript)
-        event = changed(
-            scrub_value(self.scrubber, event), sequence=self._sequence, at=now, agent=event.agent or where.agent
-        )
+        now, position = self.clock(), len(run.transcript)
+        event = scrub_value(self.scrubber, event)
+        agent = event.agent or run.agent
 
-        # The event is still ours alone.
         if isinstance(event, Replied):
-            put(event, message=changed(event.message, id=f"{event.run_id}:{place}", time=now))
-        elif isinstance(event, RunStarted):
-            named = (
-                m if m.id else changed(m, id=f"{event.run_id}:{place + i}", time=m.time or now)
+            message = replace(event.message, id=f"{event.run_id}:{position}", time=now)
+            return replace(event, sequence=self._sequence, at=now, agent=agent, message=message)
+
+        if isinstance(event, RunStarted):
+            messages = tuple(
+                m if m.id else replace(m, id=f"{event.run_id}:{position + i}", time=m.time or now)
                 for i, m in enumerate(event.messages)
             )
-            put(event, messages=tuple(named))
+            return replace(event, sequence=self._sequence, at=now, agent=agent, messages=messages)
 
-        return event
+        return replace(event, sequence=self._sequence, at=now, agent=agent)

@@ -1,19 +1,18 @@
-"""Calling tools: all calls of a reply at once, each answered in words, whatever happens."""
+"""Performs `CallTools`: prepares the calls of a reply and runs them, each with a result whatever happens."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from crew.engine.concurrency import run_all, run_in_daemon_thread
+from crew.engine.concurrency import run_in_daemon_thread
 from crew.engine.run import ActiveRun
 from crew.errors import describe, suggest
 from crew.messages import ToolCall, ToolResult, replace_surrogates
 from crew.runs.events import CallHeld, ToolProgress, ToolReturned, ToolsStarted, Warned
-from crew.runs.state import CallTools, OpenCall, RunState, is_blocked, total_usage
+from crew.runs.state import CallTools, OpenCall, RunState, total_usage
 from crew.secrets.scrubbing import scrub_value
 from crew.tools.context import Context
 from crew.tools.schema import InvalidArguments
@@ -22,38 +21,38 @@ from crew.tools.tool import Tool, to_text, truncate_middle
 BATCH_SECONDS = 60.0
 EMPTY_OUTPUT = "(no output)"
 
-Drive = Callable[[ActiveRun, str], Coroutine[Any, Any, None]]
+Outcome = Literal["ok", "error"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PreparedCall:
+class PreparedCall:
+    """A call that may run: its tool, its parsed arguments, and when all calls of the reply must have ended."""
+
     call: ToolCall
     tool: Tool
     arguments: dict[str, Any]
+    deadline: float = 0.0
 
 
-async def start_calls(run: ActiveRun, state: RunState, now: CallTools, drive: Drive) -> None:
-    """Run the calls that can run; those that need a person's word are held."""
-    ready = [r for open in now.calls if open.status == "ready" and (r := await _prepare(run, state, open))]
+async def start_calls(run: ActiveRun, state: RunState, now: CallTools) -> list[PreparedCall]:
+    """Record which calls start; those that need approval are held, and invalid ones get an error result."""
+    ready = [call for open in now.calls if open.status == "ready" and (call := await _prepare(run, state, open))]
 
     if ready:
-        calls = tuple(r.call for r in ready)
-        await run.record(ToolsStarted(run_id=state.run_id, calls=calls))
+        await run.record(ToolsStarted(run_id=state.run_id, calls=tuple(prepared.call for prepared in ready)))
 
-    seconds = max([BATCH_SECONDS, *(r.tool.timeout for r in ready)])
+    seconds = max([BATCH_SECONDS, *(prepared.tool.timeout for prepared in ready)])
     deadline = asyncio.get_running_loop().time() + seconds
-    working = [_run_call(run, state, r, deadline) for r in ready]
-    asked = [state.children[open.call.id] for open in now.calls if open.status == "child"]
-    await run_all([*working, *(drive(run, child.run_id) for child in asked if not is_blocked(child))])
+    return [replace(prepared, deadline=deadline) for prepared in ready]
 
 
-async def _prepare(run: ActiveRun, state: RunState, open: OpenCall) -> _PreparedCall | None:
-    """The call with its tool and arguments; None if it is answered or held already."""
-    call, kit = open.call, run.plan.toolkits[state.agent]
-    tool = kit.tools.get(call.name)
+async def _prepare(run: ActiveRun, state: RunState, open: OpenCall) -> PreparedCall | None:
+    """The call with its tool and arguments; None if it is held, or has got an error result."""
+    call, toolkit = open.call, run.plan.toolkits[state.agent]
+    tool = toolkit.tools.get(call.name)
 
     if tool is None:
-        text = f"There is no tool {call.name!r}. {suggest(call.name, kit.names)}"
+        text = f"Unknown tool {call.name!r}. {suggest(call.name, toolkit.names)}"
         await _record_result(run, state, call, text, "error")
         return None
 
@@ -63,21 +62,19 @@ async def _prepare(run: ActiveRun, state: RunState, open: OpenCall) -> _Prepared
     except InvalidArguments as error:
         await _record_result(run, state, call, str(error), "error")
         return None
-    except Exception as error:  # the tool boundary: approval= may be any function
-        await _record_result(
-            run, state, call, f"Whether this call may be made could not be decided: {describe(error)}", "error"
-        )
+    except Exception as error:  # the tool boundary: approval= may be any user function
+        await _record_result(run, state, call, f"The approval check of this call failed: {describe(error)}", "error")
         return None
 
     if held:
         await run.record(CallHeld(run_id=state.run_id, call_id=call.id))
         return None
 
-    return _PreparedCall(call=call, tool=tool, arguments=arguments)
+    return PreparedCall(call=call, tool=tool, arguments=arguments)
 
 
 async def _record_result(
-    run: ActiveRun, state: RunState, call: ToolCall, text: str, outcome: Any, seconds: float = 0.0
+    run: ActiveRun, state: RunState, call: ToolCall, text: str, outcome: Outcome, seconds: float = 0.0
 ) -> None:
     text = replace_surrogates(text)
     result = ToolResult(call_id=call.id, name=call.name, text=text, outcome=outcome)
@@ -86,53 +83,51 @@ async def _record_result(
     await run.record(event)
 
 
-async def _run_call(run: ActiveRun, state: RunState, ready: _PreparedCall, deadline: float) -> None:
+async def run_call(run: ActiveRun, state: RunState, prepared: PreparedCall) -> None:
+    """Run one call, with its retries and within its deadline, and record its result."""
     loop = asyncio.get_running_loop()
-    began = loop.time()
-    text, outcome = "", "error"
+    started, tool = loop.time(), prepared.tool
+    text = ""
+    outcome: Outcome = "error"
 
-    for attempt in range(ready.tool.retries + 1):
-        seconds = min(ready.tool.timeout, deadline - loop.time())
+    for attempt in range(tool.retries + 1):
+        seconds = min(tool.timeout, prepared.deadline - loop.time())
 
         if seconds <= 0:
             break
 
-        text, outcome = await _attempt(run, state, ready, seconds)
+        text, outcome = await _attempt(run, state, prepared, seconds)
 
         if outcome == "ok":
             break
 
-        if attempt < ready.tool.retries:
-            run.emit(
-                Warned(
-                    run_id=state.run_id,
-                    text=f"{ready.call.name} is tried again: {scrub_value(run.scrubber, text)[:200]}",
-                )
-            )
+        if attempt < tool.retries:
+            reason = scrub_value(run.scrubber, text)[:200]
+            run.emit(Warned(run_id=state.run_id, text=f"Retrying {prepared.call.name}: {reason}"))
 
-    # Before it is cut: half a secret would no longer be known as one.
-    text = truncate_middle(scrub_value(run.scrubber, text), ready.tool.max_output_chars)
-    await _record_result(run, state, ready.call, text, outcome, loop.time() - began)
+    # Scrub before truncating: half of a secret would not be recognized.
+    text = truncate_middle(scrub_value(run.scrubber, text), tool.max_output_chars)
+    await _record_result(run, state, prepared.call, text, outcome, loop.time() - started)
 
 
-async def _attempt(run: ActiveRun, state: RunState, ready: _PreparedCall, seconds: float) -> tuple[str, str]:
-    tool, name = ready.tool, ready.call.name
+async def _attempt(run: ActiveRun, state: RunState, prepared: PreparedCall, seconds: float) -> tuple[str, Outcome]:
+    tool, name = prepared.tool, prepared.call.name
 
     try:
-        async with asyncio.timeout(seconds) as clock:
-            with run.around(state.run_id, ready.call):
-                value = await _invoke(run, state, ready)
+        async with asyncio.timeout(seconds) as deadline:
+            with run.observers.call_context(state.run_id, prepared.call):
+                value = await _invoke(run, state, prepared)
 
         return to_text(value) or EMPTY_OUTPUT, "ok"
     except TimeoutError as error:
-        if not clock.expired():
+        if not deadline.expired():
             return f"{name} failed: {describe(error)}", "error"
 
         if not tool.is_async:
-            text = f"{name} did not end within {seconds:g} s; it is left on a daemon thread"
+            text = f"{name} did not finish within {seconds:g} s; its thread keeps running in the background"
             run.emit(Warned(run_id=state.run_id, text=text))
 
-        return f"{name} did not end within {seconds:g} s and was given up.", "error"
+        return f"{name} timed out after {seconds:g} s.", "error"
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
 
@@ -140,29 +135,29 @@ async def _attempt(run: ActiveRun, state: RunState, ready: _PreparedCall, second
             raise
 
         return f"{name} failed: {describe(error)}", "error"
-    except (Exception, SystemExit) as error:  # the tool boundary: whatever a tool raises is told to the model
+    except (Exception, SystemExit) as error:  # the tool boundary: the model gets the error as the result
         return f"{name} failed: {describe(error)}", "error"
 
 
-async def _invoke(run: ActiveRun, state: RunState, ready: _PreparedCall) -> Any:
-    tool, arguments = ready.tool, dict(ready.arguments)
+async def _invoke(run: ActiveRun, state: RunState, prepared: PreparedCall) -> Any:
+    tool, call, arguments = prepared.tool, prepared.call, dict(prepared.arguments)
     loop = asyncio.get_running_loop()
-    open_ = True
+    is_running = True
 
-    def tell(data: Any) -> None:
-        # A thread that was given up may still speak; nobody listens any more.
-        if open_:
-            run.emit(ToolProgress(run_id=state.run_id, call_id=ready.call.id, data=data))
+    def emit_progress(data: Any) -> None:
+        # A thread that keeps running after its timeout may still report progress: that is dropped.
+        if is_running:
+            run.emit(ToolProgress(run_id=state.run_id, call_id=call.id, data=data))
 
     def emit(data: Any) -> None:
-        tell(data) if tool.is_async else loop.call_soon_threadsafe(tell, data)
+        emit_progress(data) if tool.is_async else loop.call_soon_threadsafe(emit_progress, data)
 
     if tool.signature.context_parameter is not None:
         arguments[tool.signature.context_parameter] = Context(
             deps=run.deps,
             run_id=state.run_id,
             agent=state.agent,
-            call_id=ready.call.id,
+            call_id=call.id,
             usage=total_usage(run.state),
             emit=emit,
             transcript=state.transcript,
@@ -172,7 +167,7 @@ async def _invoke(run: ActiveRun, state: RunState, ready: _PreparedCall) -> Any:
         if tool.is_async:
             return await tool.function(**arguments)
 
-        value = await run_in_daemon_thread(lambda: tool.function(**arguments), name=f"crew-{ready.call.name}")
+        value = await run_in_daemon_thread(lambda: tool.function(**arguments), name=f"crew-{call.name}")
         return await value if inspect.isawaitable(value) else value
     finally:
-        open_ = False
+        is_running = False

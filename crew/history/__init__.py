@@ -12,7 +12,7 @@ from crew.history.policies.view_policies import MaskToolResults, Truncate
 from crew.history.summaries import complete_summary, summary_instruction
 from crew.history.token_budget import DEFAULT_WINDOW, Calibration, TokenBudget
 from crew.history.tokens import ESTIMATOR, count_message_tokens, estimate_message_tokens, estimate_tokens, exact_counter
-from crew.history.view import View, apply_handoff, visible_messages
+from crew.history.view import RequestView, View, apply_handoff
 
 __all__ = [
     "Calibration",
@@ -25,6 +25,7 @@ __all__ = [
     "MaskToolResults",
     "POLICIES",
     "PolicySpec",
+    "RequestView",
     "Rolling",
     "Summarize",
     "TokenBudget",
@@ -44,5 +45,4 @@ __all__ = [
     "spans_to_compress",
     "split_stages",
     "summary_instruction",
-    "visible_messages",
 ]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from crew.history.history import History
 from crew.history.token_budget import Calibration, TokenBudget, predict_tokens
-from crew.history.view import MARKER_POSITION, View, entries_size, entry_codes, visible_entries, with_marker
+from crew.history.view import MARKER_POSITION, RequestView, View
 from crew.interfaces import HistoryEntry
 from crew.messages import Disposition, Manifest, ManifestLine, SummaryMessage, Transcript
 
@@ -20,6 +20,7 @@ def build_manifest(
     history: History,
     transcript: Transcript,
     view: View,
+    content: RequestView,
     *,
     agent: str,
     token_budget: TokenBudget,
@@ -28,9 +29,8 @@ def build_manifest(
     policy: str,
     repairs: tuple[str, ...] = (),
 ) -> Manifest:
-    """Build the manifest of the next request for this view; `policy` is the name of the history policy."""
-    sent = with_marker(visible_entries(history, view), view)
-    codes = entry_codes(sent, view)
+    """Build the manifest of a request with this content; `policy` is the name of the history policy."""
+    sent, codes = content.sent, content.codes
     same_model = view.last_model == token_budget.model
     same = _common_prefix(view.last_request, codes) if same_model else 0
     moved_by = _moved_by(history, view, token_budget.model, same, policy)
@@ -43,7 +43,7 @@ def build_manifest(
         agent=agent,
         turn=view.turn,
         model=token_budget.model,
-        messages=entries_size(sent, history),
+        messages=content.size,
         tokens_estimated=predict_tokens(calibration, overhead, sent, billed_until),
         count_method="calibrated" if calibration.bill_count else counted,
         overhead_tokens=overhead,

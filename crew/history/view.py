@@ -176,11 +176,6 @@ def _truncation_marker(count: int) -> HistoryEntry:
     )
 
 
-def visible_messages(history: History, view: View) -> tuple[Message, ...]:
-    """The messages of the next request for this view."""
-    return tuple(entry.message for entry in with_marker(visible_entries(history, view), view))
-
-
 def entry_codes(entries: Sequence[HistoryEntry], view: View) -> tuple[int, ...]:
     """A request as numbers, one for each message: its position and its form. Equal codes mean equal messages."""
     if not (view.truncated_count or view.masked_before or view.masked_positions or view.handoff_text_only):
@@ -201,6 +196,31 @@ def _entry_code(entry: HistoryEntry, view: View) -> int:
             return entry.position * 4 + 3
         case _:
             return entry.position * 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestView:
+    """The messages of one request: computed once, then used for the request, its manifest and its bill.
+
+    `entries` are the visible entries of the history, `sent` the same with the truncation marker, `codes` identify each
+    of them and its form. Never stored: after a resume it is computed again.
+    """
+
+    entries: tuple[HistoryEntry, ...]
+    sent: tuple[HistoryEntry, ...]
+    codes: tuple[int, ...]
+    size: int
+
+    @classmethod
+    def of(cls, history: History, view: View) -> RequestView:
+        """What this view shows of this history."""
+        entries = visible_entries(history, view)
+        sent = with_marker(entries, view)
+        return cls(entries=entries, sent=sent, codes=entry_codes(sent, view), size=entries_size(sent, history))
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return tuple([entry.message for entry in self.sent])
 
 
 # ------------------------------------------------------------------------------------------ changes

@@ -25,6 +25,7 @@ class StoredRun:
     state: RunState
 
 
+@runtime_checkable
 class RunStore(Protocol):
     """Persists runs.
 

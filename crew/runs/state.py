@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
-from pydantic import Discriminator
+from pydantic import Discriminator, Field
 
 from crew.history.history import History
 from crew.history.token_budget import Calibration, TokenBudget
-from crew.history.view import View
+from crew.history.view import RequestView, View
 from crew.interfaces import HistoryEntry
-from crew.messages import Message, ToolCall, ToolResult, Transcript, Usage
+from crew.messages import AssistantMessage, Message, ToolCall, ToolResult, Transcript, Usage
 from crew.runs.counters import RunCounters, merge_counters
 from crew.runs.parameters import Limits, RequestParameters
 
 StopReason = Literal["completed", "paused", "limit", "cancelled", "failed"]
 """How a run stopped. `failed` is never returned: it stands in the result that a `RunError` carries."""
+
+RepeatReason = Literal["", "empty", "output"]
+"""Why a model is asked again: its reply was empty, or did not fit the output schema."""
 
 CallStatus = Literal["ready", "started", "held", "in_doubt", "child", "done"]
 
@@ -25,13 +28,15 @@ CallStatus = Literal["ready", "started", "held", "in_doubt", "child", "done"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskModel:
-    """The agent's model is asked. `again` says why it is asked once more for the same step.
+    """Ask the model of the current agent. `repeat_reason` states why it is asked again in the same step.
 
-    `failed` says why it is not asked any more, unless the run is resumed.
+    `failure` states why it is not asked again unless the run is resumed. `view` is the content of the request; it is
+    kept in memory only, and None after a resume.
     """
 
-    repeat_reason: Literal["", "empty", "output"] = ""
+    repeat_reason: RepeatReason = ""
     failure: str = ""
+    view: Annotated[RequestView | None, Field(exclude=True)] = field(default=None, compare=False, repr=False)
     kind: Literal["ask_model"] = "ask_model"
 
 
@@ -86,7 +91,7 @@ class Compact:
     summaries: tuple[str, ...] = ()
     strategy: str = ""
     failure: str = ""
-    repeat_reason: Literal["", "empty", "output"] = ""
+    repeat_reason: RepeatReason = ""
     kind: Literal["compact"] = "compact"
 
 
@@ -198,18 +203,47 @@ class RunState:
     traceparent: str = ""
 
 
-def pending_pauses(state: RunState) -> tuple[Pause, ...]:
-    """Everything that this run and what it started wait for, in order."""
+class RunFields(Protocol):
+    """The fields that a state and a step in progress share, for functions that read either."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def agent(self) -> str: ...
+    @property
+    def next(self) -> Next: ...
+    @property
+    def history(self) -> History: ...
+    @property
+    def transcript(self) -> Transcript: ...
+    @property
+    def views(self) -> dict[str, View]: ...
+    @property
+    def token_budgets(self) -> dict[str, tuple[TokenBudget, ...]]: ...
+    @property
+    def counters(self) -> RunCounters: ...
+    @property
+    def children(self) -> dict[str, RunState]: ...
+
+
+def request_view(state: RunFields) -> RequestView:
+    """The content of the current agent's request: carried by `AskModel`, or computed again after a resume."""
+    carried = state.next.view if isinstance(state.next, AskModel) else None
+    return carried or RequestView.of(state.history, state.views.get(state.agent, View()))
+
+
+def pending_pauses(state: RunFields) -> tuple[Pause, ...]:
+    """The pauses of this run and of its children, in order."""
     if isinstance(state.next, Finished):
-        return ()  # what a branch started ended with it
+        return ()  # the pauses of a branch end with it
 
     found: list[Pause] = []
 
     match state.next:
         case AwaitInput(pause_id=id):
-            text = state.transcript[-1]
-            words = getattr(text, "text", "")
-            found.append(Pause(id=id, reason="input", run_id=state.run_id, agent=state.agent, text=words))
+            last = state.transcript[-1]
+            text = last.text if isinstance(last, AssistantMessage) else ""
+            found.append(Pause(id=id, reason="input", run_id=state.run_id, agent=state.agent, text=text))
         case CallTools(calls=calls):
             found.extend(_call_pause(state, open) for open in calls if open.status in ("held", "in_doubt"))
         case _:
@@ -221,7 +255,7 @@ def pending_pauses(state: RunState) -> tuple[Pause, ...]:
     return tuple(found)
 
 
-def _call_pause(state: RunState, open: OpenCall) -> Pause:
+def _call_pause(state: RunFields, open: OpenCall) -> Pause:
     words = f"{open.call.name}({open.call.arguments})"
     id = f"{state.run_id}:{open.call.id}"
 
@@ -233,7 +267,7 @@ def _call_pause(state: RunState, open: OpenCall) -> Pause:
     return Pause(id=id, reason="in_doubt", run_id=state.run_id, agent=state.agent, text=text, call=open.call)
 
 
-def is_blocked(state: RunState) -> bool:
+def is_blocked(state: RunFields) -> bool:
     """Whether nothing can happen before a person answers."""
     match state.next:
         case AwaitInput():
@@ -248,14 +282,14 @@ def is_blocked(state: RunState) -> bool:
             return False
 
 
-def _is_waiting(state: RunState, open: OpenCall) -> bool:
+def _is_waiting(state: RunFields, open: OpenCall) -> bool:
     if open.status == "child":
         return is_blocked(state.children[open.call.id])
 
     return open.status in ("held", "in_doubt")
 
 
-def total_usage(state: RunState) -> Usage:
+def total_usage(state: RunFields) -> Usage:
     """What this run and everything that it started have used."""
     total = state.counters.usage
 

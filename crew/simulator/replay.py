@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from crew.engine.compaction_step import build_summary_request
+from crew.engine.observers import Observers
 from crew.engine.requests import build_request
 from crew.engine.run import ActiveRun
 from crew.engine.token_meter import TokenMeter
+from crew.history.history import History
 from crew.history.tokens import ESTIMATOR, count_message_tokens, estimate_tokens
-from crew.interfaces import ModelReply, ModelRequest
+from crew.interfaces import ModelReply, ModelRequest, Provider
 from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, ToolResult, Usage, UserMessage
 from crew.providers.scripted import ScriptedProvider, estimated_usage
 from crew.runs.events import BaseEvent, Replied, RunStarted, Summarised
 from crew.runs.parameters import Limits, RequestParameters
-from crew.runs.state import Branch, CallTools, Compact, RunState
+from crew.runs.state import Branch, CallTools, Compact, RunState, request_view
 from crew.simulator.recording import Recording
 from crew.store.memory import MemoryStore
 from crew.transitions.before_request import ask_model_next
@@ -83,7 +85,7 @@ class Replay:
     def _start_turn(self, state: RunState, messages: list[Message], then: AssistantMessage | None) -> RunState:
         """A user's input: a run of its own, on the history as it stands."""
         step = self._step(state, RunStarted(messages=(), tokens=()))
-        step.set(agent=_agent_name(then) if then else state.agent)
+        step.agent = _agent_name(then) if then else state.agent
         step.append_input(
             tuple(messages), tuple(count_message_tokens(message, ESTIMATOR, keep=True) for message in messages)
         )
@@ -91,14 +93,14 @@ class Replay:
         if then is not None:
             ask_model_next(step)
 
-        return step.state
+        return step.freeze()
 
     def _reply(self, state: RunState, recording: Recording, index: int) -> tuple[RunState, int]:
         """A recorded reply: what its request would have been, and what follows from it."""
         message = recording.messages[index]
         assert isinstance(message, AssistantMessage)
         state = self._with_summaries(state)
-        request = build_request(self._run(state), state, ScriptedProvider(""))
+        request, _ = build_request(self._run(state), state, ScriptedProvider(""), request_view(state))
         reply = ModelReply(text=message.text, calls=message.calls)
         self.on_request(request, reply, state.history.goal)
         event = Replied(
@@ -115,7 +117,7 @@ class Replay:
         else:
             used = self._on_text(step, message, tokens, recording, after)
 
-        return step.state, index + 1 + used
+        return step.freeze(), index + 1 + used
 
     def _on_text(
         self, step: Step, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
@@ -141,20 +143,20 @@ class Replay:
         rest = after[used + len(following) :]
         results = {result.call_id: result for result in given}
         open_calls(step, message, tokens)
-        now = step.state.next
+        now = step.next
         assert isinstance(now, CallTools)
 
         for open, call in zip(now.calls, message.calls, strict=False):
             for branch in _branches(recording, [call.id], self._used):
                 self._replay(
-                    replace(self._child(step.state, branch), history=type(step.state.history)()),
+                    replace(self._child(step.freeze(), branch), history=History()),
                     _branch_recording(branch),
                 )
 
             result = results.get(call.id) or ToolResult(call_id=call.id, text=MISSING_RESULT, outcome="error")
             record_result(step, replace(result, call_id=open.call.id), estimate_tokens(result.text))
 
-        now = step.state.next
+        now = step.next
         assert isinstance(now, CallTools)
         answers, counted = collect_results(now)
         recorded = after[0] if used else answers
@@ -170,12 +172,12 @@ class Replay:
                 keys = [line[3:] for line in said.text.splitlines() if line.startswith("## ")]
 
                 for branch in _branches(recording, keys, self._used):
-                    self._branch(step.state, branch)
+                    self._branch(step.freeze(), branch)
 
             step.append(said)
 
         if (then := _next_reply(rest, -1)) is not None:
-            step.set(agent=_agent_name(then))
+            step.agent = _agent_name(then)
             ask_model_next(step)
 
     # ------------------------------------------------------------------------------------------ branches
@@ -190,7 +192,7 @@ class Replay:
             step = self._step(state, BaseEvent())
             step.append(first)
             ask_model_next(step)
-            state, recording = step.state, replace(recording, messages=recording.messages[1:])
+            state, recording = step.freeze(), replace(recording, messages=recording.messages[1:])
 
         self._replay(state, recording)
 
@@ -217,9 +219,10 @@ class Replay:
                 usage = estimated_usage(question.request, reply)
                 self.on_request(question.request, reply, "")
 
-            step = self._step(state, Summarised(covers=question.covers, text=text, usage=usage))
-            on_summarised(step, step.event)  # type: ignore[arg-type]
-            state = step.state
+            event = Summarised(covers=question.covers, text=text, usage=usage)
+            step = self._step(state, event)
+            on_summarised(step, event)
+            state = step.freeze()
 
             if isinstance(state.next, Compact) and state.next.failure:
                 break
@@ -230,19 +233,29 @@ class Replay:
 
     def _step(self, state: RunState, event: BaseEvent) -> Step:
         self._events += 1
-        return Step(self.plan, state, replace(event, run_id=state.run_id, sequence=self._events))  # type: ignore[arg-type]
+        return Step(self.plan, state, replace(event, run_id=state.run_id, sequence=self._events))
 
     def _run(self, state: RunState) -> ActiveRun:
-        provider = ScriptedProvider("")
         return ActiveRun(
             plan=self.plan,
             state=state,
             store=MemoryStore(),
             clock=lambda: 0.0,
-            observers=lambda event: None,
-            provider_for=lambda agent: provider,
-            resolve=lambda model: provider,
+            observers=Observers(state.run_id, (), lambda event: None),
+            providers=_OneProvider(ScriptedProvider("")),
+            meter=TokenMeter(plan=self.plan),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _OneProvider:
+    """The same provider for every model."""
+
+    provider: ScriptedProvider
+
+    def get(self, model: str | Provider) -> Provider:
+        """This provider, whatever the model."""
+        return self.provider
 
 
 def _branch_recording(branch: Branch) -> Recording:

@@ -1,10 +1,10 @@
-"""How a run ends before its work is done: cancelled, at a limit, out of time."""
+"""`advance`: the pure function from a state and an input event to the next state and its events."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import assert_never
 
-from crew.change import changed, put
 from crew.history.token_budget import carry_over_budgets
 from crew.messages import ToolMessage, ToolResult
 from crew.runs.events import (
@@ -35,25 +35,7 @@ from crew.transitions.plan import Plan
 from crew.transitions.replies import on_fell_back, on_replied, on_too_long
 from crew.transitions.resume import on_resumed
 from crew.transitions.step import Step
-from crew.transitions.tool_calls import on_child_finished, on_tool_returned
-
-
-def _on_stopped(step: Step, event: Cancelled | LimitReached) -> None:
-    """The whole tree stops here. Calls that are open are answered, so that the history stays valid."""
-    now = step.state.next
-    archive_children(step, [*step.state.children])
-
-    if isinstance(now, CallTools):
-        why = "the run was cancelled" if isinstance(event, Cancelled) else f"the run reached its limit of {event.limit}"
-        results = [
-            open.result
-            or ToolResult(call_id=open.call.id, name=open.call.name, text=f"[Stopped: {why}.]", outcome="error")
-            for open in now.calls
-        ]
-        step.append(ToolMessage(tuple(results)))
-
-    step.finish("cancelled" if isinstance(event, Cancelled) else "limit", step.last_reply_text())
-
+from crew.transitions.tool_calls import on_child_changed, on_tool_returned
 
 InputEvent = (
     RunStarted
@@ -70,33 +52,30 @@ InputEvent = (
     | Cancelled
     | RunFailed
 )
-"""The events that move a state; all others only tell of what a move did."""
+"""The events that change a state; all other events only report what a change did."""
 
 
 def advance(plan: Plan, state: RunState, event: InputEvent) -> tuple[RunState, tuple[Event, ...]]:
-    """The next state and the events that follow from this one, numbered after it."""
-    idle = isinstance(event, Resumed)
-    elapsed = 0.0 if idle or not state.last_event_at else max(0.0, event.at - state.last_event_at)
-    step = _advance_tree(plan, state, event, last_event_at=event.at, active_seconds=state.active_seconds + elapsed)
+    """The next state, and the events that follow from this one, numbered after it."""
+    is_resume = isinstance(event, Resumed)
+    elapsed = 0.0 if is_resume or not state.last_event_at else max(0.0, event.at - state.last_event_at)
+    step = Step(plan, state, event)
+    _advance_tree(step, event, state.active_seconds + elapsed)
 
     if isinstance(event, RunStarted | Resumed) and event.traceparent:
-        step.set(traceparent=event.traceparent)
+        step.traceparent = event.traceparent
 
-    if isinstance(step.state.next, Finished):
-        end = step.state.next
-        step.emit(RunFinished, stop_reason=end.stop_reason, output=end.output, usage=total_usage(step.state))
-    elif is_blocked(step.state) and (idle or not is_blocked(state)):
-        step.emit(Paused, pauses=pending_pauses(step.state))
+    if isinstance(step.next, Finished):
+        step.emit(RunFinished, stop_reason=step.next.stop_reason, output=step.next.output, usage=total_usage(step))
+    elif is_blocked(step) and (is_resume or not is_blocked(state)):
+        step.emit(Paused, pauses=pending_pauses(step))
 
-    for number, told in enumerate(step.emitted, event.sequence + 1):
-        put(told, sequence=number)
-
-    step.set(sequence=event.sequence + len(step.emitted))
-    return step.state, tuple(step.emitted)
+    step.sequence = event.sequence + len(step.emitted)
+    return step.freeze(), tuple(step.emitted)
 
 
 def find_run(state: RunState, run_id: str) -> RunState | None:
-    """The run of this id within the tree; None if it has ended and left."""
+    """The run with this id in the tree; None if it has finished and was archived."""
     if run_id == state.run_id:
         return state
 
@@ -107,21 +86,22 @@ def find_run(state: RunState, run_id: str) -> RunState | None:
     return None
 
 
-def _advance_tree(plan: Plan, state: RunState, event: InputEvent, **clock: float) -> Step:
-    step = Step(plan, state, event, **clock)
+def _advance_tree(step: Step, event: InputEvent, active_seconds: float) -> None:
+    step.last_event_at, step.active_seconds = event.at, active_seconds
 
-    if event.run_id == state.run_id:
+    if event.run_id == step.run_id:
         _apply(step, event)
-        return step
+        return
 
-    key = next(
-        k for k, c in state.children.items() if event.run_id == c.run_id or event.run_id.startswith(f"{c.run_id}/")
+    key, child = next(
+        (key, child)
+        for key, child in step.children.items()
+        if event.run_id == child.run_id or event.run_id.startswith(f"{child.run_id}/")
     )
-    child = _advance_tree(plan, state.children[key], event, **clock)
-    step.emitted.extend(child.emitted)
-    step.set(children={**state.children, key: child.state})
-    on_child_finished(step, key)
-    return step
+    inner = step.child_step(child)
+    _advance_tree(inner, event, active_seconds)
+    step.set_child(key, inner.freeze())
+    on_child_changed(step, key)
 
 
 def _apply(step: Step, event: InputEvent) -> None:
@@ -145,12 +125,12 @@ def _apply(step: Step, event: InputEvent) -> None:
         case BranchTimedOut():
             on_branch_timed_out(step, event)
         case Resumed():
-            on_resumed(step, event, on_child_finished)
+            on_resumed(step, event)
         case LimitReached() | Cancelled():
             _on_stopped(step, event)
         case RunFailed():
-            failed = Finished(stop_reason="failed", error=event.error, output=step.last_reply_text())
-            step.set(next=failed, next_before_failure=step.state.next)
+            step.next_before_failure = step.next
+            step.next = Finished(stop_reason="failed", error=event.error, output=step.last_reply_text())
         case _:
             assert_never(event)
 
@@ -159,9 +139,9 @@ def _on_run_started(step: Step, event: RunStarted) -> None:
     if event.repairs:
         step.emit(HistoryRepaired, changes=event.repairs)
 
-    step.set(token_budgets=carry_over_budgets(event.token_budgets, step.state.token_budgets))
+    step.token_budgets = carry_over_budgets(event.token_budgets, step.token_budgets)
     step.append_input(event.messages, event.tokens)
-    group = step.plan.groups.get(step.state.agent)
+    group = step.plan.groups.get(step.agent)
 
     if group is not None:
         start_branches(step, group)
@@ -172,7 +152,22 @@ def _on_run_started(step: Step, event: RunStarted) -> None:
 
 
 def _set_call_status(step: Step, ids: set[str], status: CallStatus) -> None:
-    now = step.state.next
-    assert isinstance(now, CallTools)
-    calls = tuple(changed(open, status=status) if open.call.id in ids else open for open in now.calls)
-    step.set(next=changed(now, calls=calls))
+    for open in step.open_calls.calls:
+        if open.call.id in ids:
+            step.set_call(replace(open, status=status))
+
+
+def _on_stopped(step: Step, event: Cancelled | LimitReached) -> None:
+    """Stop the whole tree. Open calls get a result, so that the history stays valid."""
+    archive_children(step, [*step.children])
+
+    if isinstance(step.next, CallTools):
+        why = "the run was cancelled" if isinstance(event, Cancelled) else f"the run reached its limit of {event.limit}"
+        results = [
+            open.result
+            or ToolResult(call_id=open.call.id, name=open.call.name, text=f"[Stopped: {why}.]", outcome="error")
+            for open in step.next.calls
+        ]
+        step.append(ToolMessage(tuple(results)))
+
+    step.finish("cancelled" if isinstance(event, Cancelled) else "limit", step.last_reply_text())

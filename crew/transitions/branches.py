@@ -1,4 +1,4 @@
-"""What is kept of a run within a run once it has ended: its record, its words, and what it spent."""
+"""Child runs: parallel branches of a group from start to join, and the records that remain of finished children."""
 
 from __future__ import annotations
 
@@ -19,52 +19,49 @@ from crew.transitions.step import Step
 
 
 def archive_children(step: Step, keys: Sequence[str], group: str = "") -> None:
-    """Children that have ended, or are cut off here, leave the tree; what they did and spent stays on record."""
-    children = dict(step.state.children)
+    """Remove children that have finished, or are stopped here; their records, usage and warnings stay."""
+    children = dict(step.children)
     records: list[Branch] = []
 
     for key in keys:
         child = children.pop(key)
-        record = branch_record(child)
-        records.append(record)
-        _emit_finished(step, child, step.state, group)
+        records.append(branch_record(child))
+        _emit_finished(step, child, group, step.run_id, step.agent)
         _add_counters(step, child)
 
-    step.set(children=children, branches=(*step.state.branches, *records))
+    step.children = children
+    step.branches = (*step.branches, *records)
 
 
 def _add_counters(step: Step, child: RunState) -> None:
     for inner in child.children.values():
         _add_counters(step, inner)
 
-    step.set(
-        counters=merge_counters(step.state.counters, child.counters),
-        token_budgets=carry_over_budgets(step.state.token_budgets, child.token_budgets),
-        warnings_sent=tuple(dict.fromkeys((*step.state.warnings_sent, *child.warnings_sent))),
-    )
+    step.counters = merge_counters(step.counters, child.counters)
+    step.token_budgets = carry_over_budgets(step.token_budgets, child.token_budgets)
+    step.warnings_sent = tuple(dict.fromkeys((*step.warnings_sent, *child.warnings_sent)))
 
 
-def _emit_finished(step: Step, child: RunState, parent: RunState, group: str) -> None:
-    """Whoever was told that a run began is told that it ended, the innermost first."""
+def _emit_finished(step: Step, child: RunState, group: str, parent_id: str, parent_agent: str) -> None:
+    """Emit BranchFinished for this child and, before it, for the children within it."""
     for inner in child.children.values():
-        _emit_finished(step, inner, child, getattr(child.next, "group", ""))
+        inner_group = child.next.group if isinstance(child.next, RunBranches) else ""
+        _emit_finished(step, inner, inner_group, child.run_id, child.agent)
 
     record = branch_record(child)
-    step.emitted.append(
-        BranchFinished(
-            run_id=parent.run_id,
-            agent=parent.agent,
-            at=step.event.at,
-            branch=child.run_id,
-            outcome=record.outcome,
-            error=record.error,
-            group=group,
-        )
+    step.emit_for(
+        parent_id,
+        parent_agent,
+        BranchFinished,
+        branch=child.run_id,
+        outcome=record.outcome,
+        error=record.error,
+        group=group,
     )
 
 
 def branch_record(child: RunState) -> Branch:
-    """A child as it is kept: what it came to, and its own part of the transcript."""
+    """The record of a child: its outcome, and its part of the transcript."""
     end = child.next if isinstance(child.next, Finished) else Finished(stop_reason="cancelled")
     outcome = "cancelled" if end.stop_reason == "paused" else end.stop_reason
     return Branch(
@@ -80,7 +77,7 @@ def branch_record(child: RunState) -> Branch:
 
 
 def child_output(child: RunState) -> tuple[str, bool]:
-    """What a child that has ended has to say to whoever waits for it, and whether it came to its end."""
+    """The text that a finished child gives to its parent, and whether it completed its work."""
     assert isinstance(child.next, Finished)
 
     match child.next.stop_reason:
@@ -95,50 +92,47 @@ def child_output(child: RunState) -> tuple[str, bool]:
 MAX_JOIN_CHARS = 20_000
 
 
-def start_branches(step: Step, group: Parallel, crossing: View | None = None) -> None:
-    """The branches of a group begin, each on the history as it stands, with an equal share of what is left."""
-    state = step.state
-    forks = state.counters.forks + 1
-    keys = _branch_keys(group.branch_names, forks, state)
-    share = share_limits(state, len(keys))
-    step.count(forks=forks)
-    children = dict(state.children)
+def start_branches(step: Step, group: Parallel, handed_over: View | None = None) -> None:
+    """Start the branches of a group, each with the current history and an equal share of the remaining limits."""
+    forks = step.counters.forks + 1
+    keys = _branch_keys(step, group.branch_names, forks)
+    limits = share_limits(step, len(keys))
+    step.counters = replace(step.counters, forks=forks)
+    children = dict(step.children)
 
     for key, name in zip(keys, group.branch_names, strict=True):
-        child = new_child(state, key, name, share)
         child = replace(
-            child,
-            history=state.history,
-            transcript=state.transcript,
-            inherited_messages=len(state.transcript),
-            views={name: crossing} if crossing else {},
-            counters=RunCounters(tokens_appended=state.counters.tokens_appended),
+            new_child(step, key, name, limits),
+            history=step.history,
+            transcript=step.transcript,
+            inherited_messages=len(step.transcript),
+            views={name: handed_over} if handed_over else {},
+            counters=RunCounters(tokens_appended=step.counters.tokens_appended),
         )
-        begun = Step(step.plan, child, step.event)
         step.emit(BranchStarted, branch=child.run_id, group=group.name)
-        begun.emit(AgentStarted)
-        begun.append_framework_message(
-            f"[You are {name}, one of the branches of {group.name}, which work at the same time. "
-            "Do your part of the user's request.]",
+        started = step.child_step(child)
+        started.emit(AgentStarted)
+        started.append_framework_message(
+            f"[You are {name}, one of the parallel branches of {group.name}. Do your part of the user's request.]",
             "branch",
         )
-        ask_model_next(begun)
-        children[key] = begun.state
-        step.emitted.extend(begun.emitted)
+        ask_model_next(started)
+        children[key] = started.freeze()
 
-    step.set(children=children, next=RunBranches(group=group.name, branch_keys=keys))
+    step.children = children
+    step.next = RunBranches(group=group.name, branch_keys=keys)
     evaluate_group(step)
 
 
-def _branch_keys(names: Sequence[str], forks: int, state: RunState) -> tuple[str, ...]:
-    """One key for each branch, unlike any before: a group may run again, an agent may serve two branches."""
+def _branch_keys(step: Step, names: Sequence[str], forks: int) -> tuple[str, ...]:
+    """A new key for each branch: a group may run again, and an agent may serve two branches."""
     prefix = "" if forks == 1 else f"{forks}."
     keys: list[str] = []
 
     for name in names:
         key, number = f"{prefix}{name}", 1
 
-        while key in keys or key in state.children:
+        while key in keys or key in step.children:
             number += 1
             key = f"{prefix}{name}.{number}"
 
@@ -147,33 +141,34 @@ def _branch_keys(names: Sequence[str], forks: int, state: RunState) -> tuple[str
     return tuple(keys)
 
 
-def share_limits(state: RunState, parts: int) -> Limits:
-    """What is left, in equal parts; the rest of a division is not handed out."""
-    limits, tally = state.limits, state.counters
-    rounds = None if limits.rounds is None else max(0, limits.rounds - tally.rounds) // parts
-    tokens = None if limits.tokens is None else max(0, limits.tokens - tally.usage.total_tokens) // parts
-    money = None if limits.cost_usd is None else max(0.0, limits.cost_usd - (tally.usage.cost or 0.0)) / parts
-    handoffs = None if limits.handoffs is None else max(0, limits.handoffs - tally.handoffs)
-    # Time is not divided: branches run at the same time, and a child's clock is the root's.
+def share_limits(step: Step, parts: int) -> Limits:
+    """The remaining limits in equal parts; the remainder of a division is not used."""
+    limits, used = step.limits, step.counters
+    rounds = None if limits.rounds is None else max(0, limits.rounds - used.rounds) // parts
+    tokens = None if limits.tokens is None else max(0, limits.tokens - used.usage.total_tokens) // parts
+    money = None if limits.cost_usd is None else max(0.0, limits.cost_usd - (used.usage.cost or 0.0)) / parts
+    handoffs = None if limits.handoffs is None else max(0, limits.handoffs - used.handoffs)
+    # Time is not divided: branches run at the same time, and children share the clock of the root.
     return replace(limits, rounds=rounds, tokens=tokens, cost_usd=money, handoffs=handoffs)
 
 
-def new_child(state: RunState, key: str, agent: str, limits: Limits) -> RunState:
-    run_id, before = f"{state.run_id}/{key}", {record.run_id for record in state.branches}
+def new_child(step: Step, key: str, agent: str, limits: Limits) -> RunState:
+    """The state of a child run that has not started."""
+    run_id, before = f"{step.run_id}/{key}", {record.run_id for record in step.branches}
     number = next(n for n in range(1, len(before) + 2) if (run_id if n == 1 else f"{run_id}.{n}") not in before)
     return RunState(
         run_id=run_id if number == 1 else f"{run_id}.{number}",
-        conversation_id=state.conversation_id,
-        crew=state.crew,
+        conversation_id=step.conversation_id,
+        crew=step.crew,
         agent=agent,
         limits=limits,
-        parameters=state.parameters,
-        last_event_at=state.last_event_at,
-        active_seconds=state.active_seconds,
-        token_budgets=state.token_budgets,
-        calibrations=state.calibrations,
-        billed_until=state.billed_until,
-        warnings_sent=state.warnings_sent,
+        parameters=step.parameters,
+        last_event_at=step.last_event_at,
+        active_seconds=step.active_seconds,
+        token_budgets=step.token_budgets,
+        calibrations=step.calibrations,
+        billed_until=step.billed_until,
+        warnings_sent=step.warnings_sent,
     )
 
 
@@ -181,52 +176,50 @@ def new_child(state: RunState, key: str, agent: str, limits: Limits) -> RunState
 
 
 def evaluate_group(step: Step) -> None:
-    """Whether the group has come to what its policy asks for; then its results join."""
-    now = step.state.next
+    """Join the results of the group, or fail it, where its error policy allows a decision."""
+    now = step.next
     assert isinstance(now, RunBranches)
     group = step.plan.groups[now.group]
-    ended = {
-        key: child.next for key in now.branch_keys if isinstance((child := step.state.children[key]).next, Finished)
-    }
+    ended = {key: child.next for key in now.branch_keys if isinstance((child := step.children[key]).next, Finished)}
     good = [key for key, end in ended.items() if end.stop_reason == "completed"]
     bad = [key for key, end in ended.items() if end.stop_reason == "failed"]
-    open_ = len(now.branch_keys) - len(ended)
+    unfinished = len(now.branch_keys) - len(ended)
 
-    failed = ""
+    failure = ""
 
     match group.on_error:
         case "collect":
-            joined = now.branch_keys if not open_ else ()
+            joined = now.branch_keys if not unfinished else ()
         case "fail_fast":
-            failed = f"the branch {_branch_label(step, bad[0])!r} failed" if bad else ""
-            joined = now.branch_keys if not open_ else ()
+            failure = f"the branch {_branch_label(step, bad[0])!r} failed" if bad else ""
+            joined = now.branch_keys if not unfinished else ()
         case "first_success" | Quorum():
             wanted = group.on_error.n if isinstance(group.on_error, Quorum) else 1
-            failed = f"{len(good)} of {wanted} branches succeeded" if len(good) + open_ < wanted else ""
+            failure = f"{len(good)} of {wanted} branches succeeded" if len(good) + unfinished < wanted else ""
             joined = tuple(good[:wanted]) if len(good) >= wanted else ()
 
-    if failed:
-        _fail_group(step, group, ended, failed)
+    if failure:
+        _fail_group(step, group, ended, failure)
     elif joined:
         _join_group(step, group, joined)
 
 
 def _fail_group(step: Step, group: Parallel, ended: dict[str, Finished], why: str) -> None:
-    """The group has failed. What its branches came to stays; a resume tries those that failed once more."""
-    now = step.state.next
+    """Fail the group. Its branches keep their results; a resume runs those that failed once more."""
+    now = step.next
     assert isinstance(now, RunBranches)
     reasons = "; ".join(
         f"{_branch_label(step, key)}: {end.error or end.stop_reason}"
         for key, end in ended.items()
         if end.stop_reason != "completed"
     )
-    step.set(next=replace(now, failure=f"The group {group.name!r} failed: {why} ({reasons})."))
+    step.next = replace(now, failure=f"The group {group.name!r} failed: {why} ({reasons}).")
 
 
 def _join_group(step: Step, group: Parallel, keys: Sequence[str]) -> None:
-    now = step.state.next
+    now = step.next
     assert isinstance(now, RunBranches)
-    text = _join_text(group, {_branch_label(step, key): child_output(step.state.children[key])[0] for key in keys})
+    text = _join_text(group, {_branch_label(step, key): child_output(step.children[key])[0] for key in keys})
     archive_children(step, now.branch_keys, group.name)
     step.append(UserMessage(text, origin="join"))
 
@@ -240,34 +233,34 @@ def _join_group(step: Step, group: Parallel, keys: Sequence[str]) -> None:
         start_branches(step, step.plan.groups[target])
         return
 
-    step.set(agent=target)
+    step.agent = target
     step.emit(AgentStarted)
     ask_model_next(step)
 
 
 def _branch_label(step: Step, key: str) -> str:
-    """The branch as a reader is told of it: without the number of the fan-out."""
-    forks = step.state.counters.forks
+    """The name of a branch for a reader: without the number of the fan-out."""
+    forks = step.counters.forks
     return key.removeprefix(f"{forks}.") if forks > 1 else key
 
 
-def _join_text(group: Parallel, words: dict[str, str]) -> str:
-    """The results in declared order, an equal share of the cap for each."""
+def _join_text(group: Parallel, outputs: dict[str, str]) -> str:
+    """The outputs in declared order, each with an equal share of the maximum length."""
     heading = f"[Results of {group.name}]"
-    room = MAX_JOIN_CHARS - len(heading) - sum(len(label) + 6 for label in words)
-    share = max(1, room // len(words))
-    parts = [f"## {label}\n{truncate_middle(text, share)}" for label, text in words.items()]
+    available = MAX_JOIN_CHARS - len(heading) - sum(len(label) + 6 for label in outputs)
+    share = max(1, available // len(outputs))
+    parts = [f"## {label}\n{truncate_middle(text, share)}" for label, text in outputs.items()]
     return truncate_middle(f"{heading}\n" + "\n\n".join(parts), MAX_JOIN_CHARS)
 
 
 def on_branch_timed_out(step: Step, event: BranchTimedOut) -> None:
-    """Branches that still work when their group's time is over have failed; one that waits for a person may wait."""
-    now = step.state.next
+    """Fail the branches that are still running when their group times out; those that wait for a person stay."""
+    now = step.next
 
     if not isinstance(now, RunBranches):
         return
 
-    children = dict(step.state.children)
+    children = dict(step.children)
 
     for key in now.branch_keys:
         child = children[key]
@@ -276,5 +269,5 @@ def on_branch_timed_out(step: Step, event: BranchTimedOut) -> None:
             late = Finished(stop_reason="failed", error=f"timed out after {event.seconds:g} s")
             children[key] = replace(child, next=late, next_before_failure=child.next)
 
-    step.set(children=children)
+    step.children = children
     evaluate_group(step)

@@ -16,10 +16,10 @@ from crew.history.policies.rolling import Rolling
 from crew.history.policies.summarizing import Summarize
 from crew.history.token_budget import DEFAULT_WINDOW, TokenBudget
 from crew.history.tokens import ESTIMATOR, estimate_tokens
-from crew.history.view import View
+from crew.history.view_fitting import ViewPolicy
 from crew.interfaces import HistoryBudget, OutputSpec, Policy, PolicyOptions, TokenCounter, ToolSpec, policy_options
 from crew.messages import Message, SystemMessage
-from crew.runs.state import RunState
+from crew.runs.state import RunFields
 from crew.settings import PositiveInt, value_problems
 from crew.tools.tool import Tool
 from crew.transitions.sanitize_output import sanitize_output
@@ -39,14 +39,6 @@ class Toolkit:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(spec.name for spec in self.specs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewPolicy:
-    """A policy that prunes one agent's view, with its options."""
-
-    policy: Policy
-    options: PolicyOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -151,27 +143,33 @@ def overhead_parts(agent: Agent, kit: Toolkit, counter: TokenCounter = ESTIMATOR
     return parts
 
 
-def token_budget_for(plan: Plan, state: RunState, name: str) -> TokenBudget:
-    """What is known of the model that this agent asks now."""
-    known = state.token_budgets.get(name, ())
-    rank = 1 if state.views.get(name, View()).active_model == "backup" else 0
+def token_budget_for(plan: Plan, state: RunFields, name: str) -> TokenBudget:
+    """The token budget of the model that this agent asks now: its own, or its backup."""
+    budgets = state.token_budgets.get(name, ())
+    index = _model_index(state, name)
 
-    if rank < len(known):
-        return known[rank]
+    if index < len(budgets):
+        return budgets[index]
 
     window = plan.agents[name].max_input_tokens
-    fixed = plan.toolkits[name].overhead_tokens
     return TokenBudget(
-        window=window or DEFAULT_WINDOW, window_source="explicit" if window else "default", overhead_tokens=fixed
+        window=window or DEFAULT_WINDOW,
+        window_source="explicit" if window else "default",
+        overhead_tokens=plan.toolkits[name].overhead_tokens,
     )
 
 
-def with_token_budget(state: RunState, name: str, gauge: TokenBudget) -> dict[str, tuple[TokenBudget, ...]]:
-    """All gauges, with a new one for the model that this agent asks now."""
-    known = [*state.token_budgets.get(name, ())]
-    rank = 1 if state.views.get(name, View()).active_model == "backup" else 0
-    known[rank : rank + 1] = [gauge]
-    return {**state.token_budgets, name: tuple(known)}
+def with_token_budget(state: RunFields, name: str, changed: TokenBudget) -> dict[str, tuple[TokenBudget, ...]]:
+    """All token budgets, with a changed one for the model that this agent asks now."""
+    budgets = [*state.token_budgets.get(name, ())]
+    index = _model_index(state, name)
+    budgets[index : index + 1] = [changed]
+    return {**state.token_budgets, name: tuple(budgets)}
+
+
+def _model_index(state: RunFields, name: str) -> int:
+    view = state.views.get(name)
+    return 1 if view is not None and view.active_model == "backup" else 0
 
 
 def resolve_budget(crew: Crew, policy: Policy, limit: int | None, prune_to: int | None) -> HistoryBudget:

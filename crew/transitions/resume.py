@@ -1,10 +1,10 @@
-"""A person's answers, and what a crash left in doubt, become the next steps."""
+"""What follows a resume: answers to pauses, calls in doubt, and failures that are tried again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Literal
 
 from crew.messages import ToolResult, replace_surrogates
 from crew.runs.events import Resumed
@@ -12,23 +12,22 @@ from crew.runs.state import AskModel, AwaitInput, CallTools, Finished, OpenCall,
 from crew.tools.tool import to_text, truncate_middle
 from crew.transitions.before_request import ask_model_next
 from crew.transitions.step import Step
-from crew.transitions.tool_calls import finish_if_all_returned, record_result
+from crew.transitions.tool_calls import finish_if_all_returned, on_child_changed, record_result
 
 
-def on_resumed(step: Step, event: Resumed, settle_child: Callable[[Step, str], None]) -> None:
-    """Answers go to the pauses that they name, anywhere in the tree; what made a group fail is tried once more."""
-    if isinstance(step.state.next, Finished):
+def on_resumed(step: Step, event: Resumed) -> None:
+    """Apply answers to the pauses that they name, anywhere in the tree, and clear failures so that work is retried."""
+    if isinstance(step.next, Finished):
         return
 
     _clear_failure(step)
 
-    for key, child in step.state.children.items():
-        inner = Step(step.plan, child, event)
-        on_resumed(inner, event, settle_child)
-        step.emitted.extend(inner.emitted)
-        step.set(children={**step.state.children, key: inner.state})
+    for key, child in step.children.items():
+        inner = step.child_step(child)
+        on_resumed(inner, event)
+        step.set_child(key, inner.freeze())
 
-    match step.state.next:
+    match step.next:
         case AwaitInput(pause_id=id):
             if id in event.answers:
                 step.append_framework_message(replace_surrogates(event.answers[id]), "answer")
@@ -41,19 +40,19 @@ def on_resumed(step: Step, event: Resumed, settle_child: Callable[[Step, str], N
         case _:
             pass
 
-    for key in [*step.state.children]:
-        if key in step.state.children:
-            settle_child(step, key)
+    for key in [*step.children]:
+        if key in step.children:
+            on_child_changed(step, key)
 
 
 def _clear_failure(step: Step) -> None:
-    now = step.state.next
+    now = step.next
 
     if isinstance(now, RunBranches) and now.failure:
-        children = {key: _retry_child(child) for key, child in step.state.children.items()}
-        step.set(children=children, next=replace(now, failure=""))
-    elif isinstance(now, AskModel) and now.failure:
-        step.set(next=replace(now, failure=""))
+        step.children = {key: _retry_child(child) for key, child in step.children.items()}
+        step.next = replace(now, failure="")
+    elif isinstance(now, AskModel):
+        step.next = replace(now, failure="", view=None)  # computed again: the stored state does not hold it
 
 
 def _retry_child(child: RunState) -> RunState:
@@ -62,39 +61,31 @@ def _retry_child(child: RunState) -> RunState:
     return child if at is None else replace(child, next=at, next_before_failure=None)
 
 
-def _resume_call(step: Step, open: OpenCall, answers: dict[str, Any]) -> None:
-    id = f"{step.state.run_id}:{open.call.id}"
+def _resume_call(step: Step, open: OpenCall, answers: Mapping[str, object]) -> None:
+    id = f"{step.run_id}:{open.call.id}"
 
     if open.status == "started":
-        tool = step.plan.toolkits[step.state.agent].tools.get(open.call.name)
-        _update_call(step, open, status="ready" if tool is not None and tool.effect == "read" else "in_doubt")
+        tool = step.plan.toolkits[step.agent].tools.get(open.call.name)
+        is_repeatable = tool is not None and tool.effect == "read"
+        step.set_call(replace(open, status="ready" if is_repeatable else "in_doubt"))
     elif open.status in ("held", "in_doubt") and id in answers:
         _apply_answer(step, open, answers[id])
 
 
-def _apply_answer(step: Step, open: OpenCall, given: Any) -> None:
-    match open.status, given:
+def _apply_answer(step: Step, open: OpenCall, answer: object) -> None:
+    match open.status, answer:
         case ("held", True) | ("in_doubt", "run again"):
-            _update_call(step, open, status="ready", approved=True)
+            step.set_call(replace(open, status="ready", approved=True))
         case "held", False:
-            _record_call_result(step, open, "Not done: a person declined this call.", "error")
+            _record_answer(step, open, "Not done: a person declined this call.", "error")
         case "held", reason:
-            _record_call_result(
-                step, open, f"Not done: a person declined this call: {replace_surrogates(str(reason))}", "error"
-            )
+            text = f"Not done: a person declined this call: {replace_surrogates(str(reason))}"
+            _record_answer(step, open, text, "error")
         case _, {"done": result}:
-            _record_call_result(step, open, truncate_middle(to_text(result), 20_000) or "(no output)", "ok")
+            _record_answer(step, open, truncate_middle(to_text(result), 20_000) or "(no output)", "ok")
         case _:
-            _record_call_result(step, open, "[Skipped: it is not known whether this call took effect.]", "error")
+            _record_answer(step, open, "[Skipped: it is not known whether this call took effect.]", "error")
 
 
-def _record_call_result(step: Step, open: OpenCall, text: str, outcome: Any) -> None:
+def _record_answer(step: Step, open: OpenCall, text: str, outcome: Literal["ok", "error"]) -> None:
     record_result(step, ToolResult(call_id=open.call.id, name=open.call.name, text=text, outcome=outcome))
-
-
-def _update_call(step: Step, open: OpenCall, **changes: Any) -> None:
-    now = step.state.next
-    assert isinstance(now, CallTools)
-    step.set(
-        next=replace(now, calls=tuple(replace(c, **changes) if c.call.id == open.call.id else c for c in now.calls))
-    )

@@ -1,182 +1,311 @@
-"""One step in the making: the state as it becomes, and what there is to tell of it."""
+"""`Step`: one transition under construction, a mutable copy of the run state that is frozen at the end."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Literal, ParamSpec, TypeVar, cast
 
-from crew.change import changed, put
 from crew.history.history import History
 from crew.history.summaries import has_text
+from crew.history.token_budget import Calibration, TokenBudget
 from crew.history.tokens import estimate_message_tokens
+from crew.history.view import View
+from crew.history.view_fitting import Pruning
 from crew.interfaces import HistoryBudget, HistoryEntry, PruneDecision
-from crew.messages import AssistantMessage, Message, SummaryMessage, UserMessage
-from crew.runs.events import BaseEvent, Event, HistoryPruned, LimitReached
-from crew.runs.state import Finished, RunState, StopReason
+from crew.messages import AssistantMessage, Message, Origin, SummaryMessage, Usage, UserMessage
+from crew.runs.counters import ToolCounters
+from crew.runs.events import BaseEvent, Event, HistoryPruned, LimitReached, UsageChanged
+from crew.runs.state import CallTools, Finished, Next, OpenCall, RunState, StopReason
 from crew.transitions.plan import Plan, token_budget_for
 
-Told = TypeVar("Told", bound=BaseEvent)
-Named = TypeVar("Named", bound=Message)
+Facts = ParamSpec("Facts")
+AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 class Step:
-    """Local to one `advance`, which is pure: nothing of it is left but the new state and the events.
+    """The fields of one run's state while `advance` changes them, and the events that follow from the change.
 
-    The state is the step's own copy and is written in place, because a step changes it a dozen times; what is
-    captured from it before a change (`state = step.state`) is the same object after it.
+    A step exists only inside `advance`, which is pure. Steps of a run and of its children share one list of events, so
+    that every event is numbered when it is emitted.
     """
 
-    def __init__(self, plan: Plan, state: RunState, event: Event, **changes: Any) -> None:
-        self.plan, self.state, self.event = plan, changed(state, **changes), event
-        self.emitted: list[Event] = []
+    def __init__(self, plan: Plan, state: RunState, event: BaseEvent, emitted: list[Event] | None = None) -> None:
+        self.plan, self.event = plan, event
+        self.emitted: list[Event] = [] if emitted is None else emitted
+        self.run_id, self.conversation_id, self.crew = state.run_id, state.conversation_id, state.crew
+        self.limits, self.parameters = state.limits, state.parameters
+        self.inherited_messages = state.inherited_messages
+        self.agent = state.agent
+        self.next: Next = state.next
+        self.history: History = state.history
+        self.transcript = state.transcript
+        self.views: dict[str, View] = state.views
+        self.pending_summary = state.pending_summary
+        self.token_budgets: dict[str, tuple[TokenBudget, ...]] = state.token_budgets
+        self.calibrations: dict[str, Calibration] = state.calibrations
+        self.billed_until = state.billed_until
+        self.warnings_sent = state.warnings_sent
+        self.counters = state.counters
+        self.active_seconds, self.last_event_at = state.active_seconds, state.last_event_at
+        self.children: dict[str, RunState] = state.children
+        self.branches = state.branches
+        self.next_before_failure: Next | None = state.next_before_failure
+        self.traceparent = state.traceparent
+        self.sequence = state.sequence
 
-    def set(self, **changes: Any) -> None:
-        """Change the state."""
-        put(self.state, **changes)
+    def freeze(self) -> RunState:
+        """The state that this step leads to."""
+        return RunState(
+            run_id=self.run_id,
+            conversation_id=self.conversation_id,
+            crew=self.crew,
+            agent=self.agent,
+            limits=self.limits,
+            parameters=self.parameters,
+            next=self.next,
+            history=self.history,
+            transcript=self.transcript,
+            inherited_messages=self.inherited_messages,
+            views=self.views,
+            pending_summary=self.pending_summary,
+            token_budgets=self.token_budgets,
+            calibrations=self.calibrations,
+            billed_until=self.billed_until,
+            warnings_sent=self.warnings_sent,
+            counters=self.counters,
+            sequence=self.sequence,
+            active_seconds=self.active_seconds,
+            last_event_at=self.last_event_at,
+            children=self.children,
+            branches=self.branches,
+            next_before_failure=self.next_before_failure,
+            traceparent=self.traceparent,
+        )
 
-    def count(self, **changes: Any) -> None:
-        """Change the tally."""
-        self.set(counters=changed(self.state.counters, **changes))
+    def child_step(self, child: RunState) -> Step:
+        """A step of a child run within this step; its events follow those that this step emitted so far."""
+        return Step(self.plan, child, self.event, self.emitted)
 
-    def emit(self, kind: type[Told], **facts: Any) -> None:
-        """Tell of something, in this run's name."""
-        told = kind(run_id=self.state.run_id, agent=self.state.agent, at=self.event.at, **facts)
-        self.emitted.append(told)  # type: ignore[arg-type]
+    def set_child(self, key: str, child: RunState) -> None:
+        """Replace the child run under this key."""
+        self.children = {**self.children, key: child}
+
+    # ------------------------------------------------------------------------------------------ events and counters
+
+    def emit(self, kind: Callable[Facts, Event], *_: Facts.args, **facts: Facts.kwargs) -> None:
+        """Emit an event of this run; run id, agent, number and time are filled in."""
+        self.emit_for(self.run_id, self.agent, kind, *_, **facts)
+
+    def emit_for(
+        self, run_id: str, agent: str, kind: Callable[Facts, Event], *_: Facts.args, **facts: Facts.kwargs
+    ) -> None:
+        """Emit an event of another run of the tree."""
+        # Built once, complete: copying a frozen event in order to number it would cost more than building it.
+        build = cast(Callable[..., Event], kind)
+        number = self.event.sequence + len(self.emitted) + 1
+        self.emitted.append(build(run_id=run_id, agent=agent, at=self.event.at, sequence=number, **facts))
+
+    def count_usage(self, usage: Usage) -> None:
+        """Add one model call to the counters of the run and of its current agent."""
+        counters = self.counters
+        known = counters.by_agent.get(self.agent)
+        self.counters = replace(
+            counters,
+            usage=counters.usage + usage,
+            rounds=counters.rounds + 1,
+            by_agent={**counters.by_agent, self.agent: usage if known is None else known + usage},
+        )
+
+    def emit_usage(self) -> None:
+        """Report what the run has used so far."""
+        self.emit(UsageChanged, usage=self.counters.usage)
+
+    def count_tool(self, name: str, *, is_error: bool) -> None:
+        """Add one finished call to the counters of this tool."""
+        by_tool = self.counters.by_tool
+        known = by_tool.get(name, ToolCounters())
+        changed = ToolCounters(calls=known.calls + 1, errors=known.errors + is_error)
+        self.counters = replace(self.counters, by_tool={**by_tool, name: changed})
+
+    def warn_once(self, name: str) -> bool:
+        """Whether this warning was not sent before in this run; from now on it was."""
+        if name in self.warnings_sent:
+            return False
+
+        self.warnings_sent = (*self.warnings_sent, name)
+        return True
 
     # ------------------------------------------------------------------------------------------ the one append
 
     @property
+    def token_budget(self) -> TokenBudget:
+        """The token budget of the model that the current agent asks."""
+        return token_budget_for(self.plan, self, self.agent)
+
+    @property
     def history_budget(self) -> HistoryBudget:
-        """How large the history may be; for a policy that counts tokens, with the window of the agent at work."""
-        if not self.plan.budget.eager or self.state.agent not in self.plan.agents:
+        """The bound of the history; for a policy that counts tokens, with the current agent's window."""
+        if not self.plan.budget.eager or self.agent not in self.plan.agents:
             return self.plan.budget
 
-        gauge = token_budget_for(self.plan, self.state, self.state.agent)
-        return replace(self.plan.budget, window=gauge.window, overhead_tokens=gauge.overhead_tokens)
+        tokens = self.token_budget
+        return replace(self.plan.budget, window=tokens.window, overhead_tokens=tokens.overhead_tokens)
 
     def append(self, message: Message, tokens: int | None = None, *, shown: Message | None = None) -> None:
-        """A message enters transcript and history; where the history shows it in part, `shown` is that part."""
+        """Append a message to transcript and history; `shown` is the part of it that the history holds, if not all."""
         entry = self._record(message, tokens, shown)
-        history, pruned = self.state.history.append(entry, policy=self.plan.policy, budget=self.history_budget)
-        self._accept_pruning(history, pruned)
+        self._accept_pruning(*self.history.append(entry, policy=self.plan.policy, budget=self.history_budget))
 
     def append_final(self, message: Message, tokens: int) -> None:
-        """The reply that ends the run enters; it never overflows."""
+        """Append the reply that ends the run; it never overflows."""
         entry = self._record(message, tokens, None)
-        history, pruned = self.state.history.append_final(entry, policy=self.plan.policy, budget=self.history_budget)
-        self._accept_pruning(history, pruned)
+        self._accept_pruning(*self.history.append_final(entry, policy=self.plan.policy, budget=self.history_budget))
 
     def append_input(self, messages: tuple[Message, ...], tokens: tuple[int, ...]) -> None:
-        """What came in, the goal last, enters at once and is pruned once."""
+        """Append the input of a run, its goal last, and prune once."""
         entries = [self._record(m, n, None) for m, n in zip(messages, tokens, strict=True)]
-        start = replace(self.state.history, goal=messages[-1].id)
-        self._accept_pruning(*start.append(*entries, policy=self.plan.policy, budget=self.history_budget))
+        history = replace(self.history, goal=messages[-1].id)
+        self._accept_pruning(*history.append(*entries, policy=self.plan.policy, budget=self.history_budget))
+
+    def append_framework_message(self, text: str, origin: Origin) -> None:
+        """Append a user message that the framework writes, so that the next request ends with a user message."""
+        self.append(UserMessage(text, origin=origin))
 
     def insert_summary(self, summary: SummaryMessage, position: int) -> str | None:
-        """A summary enters at the place of what it covers; its id, or None where there is no room for it."""
-        named = self._with_id(summary)
-        entry = HistoryEntry(message=named, position=position, tokens=estimate_message_tokens(named))
-        made = self.state.history.insert_summary(entry, budget=self.plan.budget)
+        """Insert a summary in place of the messages that it covers; returns its id, or None where it does not fit."""
+        summary = self._with_id(summary)
+        entry = HistoryEntry(message=summary, position=position, tokens=estimate_message_tokens(summary))
+        inserted = self.history.insert_summary(entry, budget=self.plan.budget)
 
-        if made is None:
+        if inserted is None:
             return None
 
-        self.set(transcript=self.state.transcript.append(named))
-        self._accept_pruning(*made)
-        return named.id
+        self.transcript = self.transcript.append(summary)
+        self._accept_pruning(*inserted)
+        return summary.id
 
     def _record(self, message: Message, tokens: int | None, shown: Message | None) -> HistoryEntry:
         message = self._with_id(message)
-        transcript = self.state.transcript
-        self.set(transcript=transcript.append(message))
+        position = len(self.transcript)
+        self.transcript = self.transcript.append(message)
         counted = estimate_message_tokens(message) if tokens is None else tokens
-        self.count(tokens_appended=self.state.counters.tokens_appended + counted)
-        part = message if shown is None else changed(shown, id=message.id, time=message.time)
+        self.counters = replace(self.counters, tokens_appended=self.counters.tokens_appended + counted)
+        part = message if shown is None else replace(shown, id=message.id, time=message.time)
 
         if isinstance(part, AssistantMessage) and part.manifest is not None:
-            part = changed(part, manifest=None)  # the transcript's copy tells it; the working set stays small
+            part = replace(part, manifest=None)  # the transcript keeps it; the history stays small
 
-        return HistoryEntry(message=part, position=len(transcript), tokens=counted)
+        return HistoryEntry(message=part, position=position, tokens=counted)
 
-    def _with_id(self, message: Named) -> Named:
+    def _with_id(self, message: AnyMessage) -> AnyMessage:
         if message.id:
             return message
 
-        # Named after its place: a run that is watched, resumed or retried comes to the same ids.
-        return changed(message, id=f"{self.state.run_id}:{len(self.state.transcript)}", time=self.event.at)
+        # Derived from the position in the transcript: a run that is streamed, resumed or retried gets the same ids.
+        return replace(message, id=f"{self.run_id}:{len(self.transcript)}", time=self.event.at)
 
-    def _accept_pruning(self, history: History, pruned: PruneDecision | None) -> None:
-        self.set(history=history)
+    def _accept_pruning(self, history: History, decision: PruneDecision | None) -> None:
+        self.history = history
 
-        if pruned is None:
+        if decision is None:
             return
 
-        before = sum(g.size for g in (*pruned.kept, *pruned.evicted))
-        tally = self.state.counters
-        self.count(
-            messages_pruned=tally.messages_pruned + before - history.size,
-            prunings=(*tally.prunings, (before, history.size)),
-            by_policy=incremented(tally.by_policy, self.plan.policy.name),
+        groups = (*decision.kept, *decision.evicted)
+        before = sum(g.size for g in groups)
+        self._note_for_summary(decision)
+        self.counters = replace(
+            self.counters,
+            messages_pruned=self.counters.messages_pruned + before - history.size,
+            prunings=(*self.counters.prunings, (before, history.size)),
         )
-        self._note_for_summary(pruned)
+        self.emit_pruned(
+            Pruning(
+                policy=self.plan.policy.name,
+                reason=decision.reason,
+                before=before,
+                after=history.size,
+                evicted=tuple(entry.message.id for g in decision.evicted for entry in g.entries),
+                tokens_before=sum(g.tokens for g in groups),
+                tokens_after=sum(g.tokens for g in decision.kept),
+            ),
+            where="history",
+        )
+
+    def emit_pruned(self, pruning: Pruning, *, where: Literal["history", "view"]) -> None:
+        """Report and count what left the history or a view."""
+        by_policy = self.counters.by_policy
+        self.counters = replace(
+            self.counters, by_policy={**by_policy, pruning.policy: by_policy.get(pruning.policy, 0) + 1}
+        )
         self.emit(
             HistoryPruned,
-            policy=self.plan.policy.name,
-            reason=pruned.reason,
-            before=before,
-            after=history.size,
+            policy=pruning.policy,
+            reason=pruning.reason,
+            before=pruning.before,
+            after=pruning.after,
             limit=self.plan.budget.limit or 0,
-            evicted=tuple(entry.message.id for g in pruned.evicted for entry in g.entries),
-            tokens_before=sum(g.tokens for g in (*pruned.kept, *pruned.evicted)),
-            tokens_after=sum(g.tokens for g in pruned.kept),
+            evicted=pruning.evicted,
+            masked=pruning.masked,
+            tokens_before=pruning.tokens_before,
+            tokens_after=pruning.tokens_after,
+            where=where,
         )
 
-    def _note_for_summary(self, pruned: PruneDecision) -> None:
-        """What left is noted down, if a summary shall stand for it, or was to stand for what was there before."""
-        backlog = self.state.pending_summary
-        # What leaves to make room for a summary belongs to the next one.
-        made_room = not pruned.to_summarize and isinstance(self.state.transcript[-1], SummaryMessage)
-        gone = [entry for g in pruned.evicted for entry in g.entries]
-        named = [e.message.id for e in gone] if made_room and self.plan.options.summarizes else pruned.to_summarize
+    def _note_for_summary(self, decision: PruneDecision) -> None:
+        """Note the evicted messages that a summary has to cover."""
+        pending = self.pending_summary
+        # Messages that leave to make space for a summary are covered by the next one.
+        made_space = not decision.to_summarize and isinstance(self.transcript[-1], SummaryMessage)
+        evicted = [entry for g in decision.evicted for entry in g.entries]
+        to_cover = (
+            [entry.message.id for entry in evicted]
+            if made_space and self.plan.options.summarizes
+            else decision.to_summarize
+        )
 
-        if not named and not self.plan.options.summarizes:
+        if not to_cover and not self.plan.options.summarizes:
             return
 
-        waiting = tuple(dict.fromkeys((*backlog.message_ids, *named)))
-        wordy = backlog.has_text or any(has_text(e.message) for e in gone if e.message.id in set(named))
-        self.set(
-            pending_summary=replace(
-                backlog,
-                message_ids=waiting,
-                evicted_since_attempt=backlog.evicted_since_attempt + sum(g.size for g in pruned.evicted),
-                has_text=wordy,
-                evicted_since_request=(*backlog.evicted_since_request, *gone),
-            )
+        wanted = set(to_cover)
+        self.pending_summary = replace(
+            pending,
+            message_ids=tuple(dict.fromkeys((*pending.message_ids, *to_cover))),
+            evicted_since_attempt=pending.evicted_since_attempt + sum(g.size for g in decision.evicted),
+            has_text=pending.has_text or any(has_text(e.message) for e in evicted if e.message.id in wanted),
+            evicted_since_request=(*pending.evicted_since_request, *evicted),
         )
 
     # ------------------------------------------------------------------------------------------ what comes next
 
+    @property
+    def open_calls(self) -> CallTools:
+        """The calls that are under way; only while they are what is next."""
+        assert isinstance(self.next, CallTools)
+        return self.next
+
+    def set_call(self, changed: OpenCall) -> None:
+        """Replace the open call that has the same id."""
+        calls = self.open_calls.calls
+        self.next = replace(
+            self.open_calls, calls=tuple(changed if open.call.id == changed.call.id else open for open in calls)
+        )
+
     def stop_at_limit(self, limit: str, value: float) -> None:
-        """A limit ends the run, with the work so far."""
+        """End the run at a limit, with the work so far as its output."""
         self.emit(LimitReached, limit=limit, value=value)
         self.finish("limit", self.last_reply_text())
 
     def finish(self, stop_reason: StopReason, output: str) -> None:
-        """Nothing is next."""
-        output = self.plan.output_text(self.state.agent, output)
-        self.set(next=Finished(stop_reason=stop_reason, output=output))
+        """End the run."""
+        self.next = Finished(stop_reason=stop_reason, output=self.plan.output_text(self.agent, output))
 
     def last_reply_text(self) -> str:
         """The newest text that an agent of this run wrote."""
-        own = range(len(self.state.transcript) - 1, self.state.inherited_messages - 1, -1)
-        texts = (self.state.transcript[i] for i in own)
-        return next((m.text for m in texts if m.role == "assistant" and m.text.strip()), "")
+        for index in range(len(self.transcript) - 1, self.inherited_messages - 1, -1):
+            message = self.transcript[index]
 
-    def append_framework_message(self, text: str, origin: Any) -> None:
-        """The framework says something in the user's place, so that the next request ends with a user message."""
-        self.append(UserMessage(text, origin=origin))
+            if isinstance(message, AssistantMessage) and message.text.strip():
+                return message.text
 
-
-def incremented(by_policy: dict[str, int], name: str) -> dict[str, int]:
-    """The counts with one more under this name."""
-    return {**by_policy, name: by_policy.get(name, 0) + 1}
+        return ""

@@ -1,15 +1,15 @@
-"""From the calls of a reply to their results, and on to whom the work is handed."""
+"""From the calls of a reply to their results: tools, agents called as tools, and handoffs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from pydantic import ValidationError
 
 from crew.agents.agent import AgentTool, Handoff
-from crew.change import changed
 from crew.history.history import History
 from crew.history.tokens import TOKENS_PER_MESSAGE, estimate_tokens
 from crew.history.view import View, apply_handoff
@@ -24,9 +24,8 @@ from crew.messages import (
     Transcript,
     UserMessage,
 )
-from crew.runs.counters import ToolCounters
 from crew.runs.events import AgentStarted, BranchStarted, CallsDeclined, HandedOff, ToolReturned
-from crew.runs.state import CallStatus, CallTools, Finished, OpenCall, RunBranches
+from crew.runs.state import CallTools, Finished, OpenCall, RunBranches
 from crew.tools.tool import truncate_middle
 from crew.transitions.before_request import ask_model_next
 from crew.transitions.branches import (
@@ -42,36 +41,29 @@ from crew.transitions.plan import Toolkit
 from crew.transitions.step import Step
 
 
-def start_called_agent(step: Step, call: ToolCall, used: AgentTool, siblings: int) -> None:
-    """An agent called as a tool begins a run of its own, with the request as its goal."""
-    now = step.state.next
-    assert isinstance(now, CallTools)
+def _start_called_agent(step: Step, open: OpenCall, agent_tool: AgentTool, siblings: int) -> None:
+    """Start the run of an agent that is called as a tool, with the request as its goal."""
+    call = open.call
     request = _agent_request(call)
-    status: CallStatus = "child"
-    result: ToolResult | None = None
 
     if request is None:
-        text = 'The arguments are not valid: {"request": "…"} is wanted, with a text that is not blank.'
-        status, result = "done", ToolResult(call_id=call.id, name=call.name, text=text, outcome="error")
-    else:
-        child = new_child(step.state, call.id, used.agent.name, share_limits(step.state, siblings))
-        begun = Step(step.plan, child, step.event)
-        step.emit(BranchStarted, branch=child.run_id, tool=call.name)
-        begun.emit(AgentStarted)
-        goal = UserMessage(request, id=f"{child.run_id}:0", time=step.event.at)
-        begun.set(history=History(goal=goal.id), transcript=Transcript(), billed_until=0)
-        begun.append(goal)
-        ask_model_next(begun)
-        step.set(children={**step.state.children, call.id: begun.state})
-        step.emitted.extend(begun.emitted)
+        text = 'The arguments are not valid: expected {"request": "…"} with a text that is not blank.'
+        result = ToolResult(call_id=call.id, name=call.name, text=text, outcome="error")
+        step.set_call(replace(open, status="done", result=result))
+        return
 
-    calls = tuple(
-        replace(open, status=status, result=result) if open.call.id == call.id else open for open in now.calls
-    )
-    step.set(next=replace(now, calls=calls))
+    child = new_child(step, call.id, agent_tool.agent.name, share_limits(step, siblings))
+    child = replace(child, history=History(goal=f"{child.run_id}:0"), transcript=Transcript(), billed_until=0)
+    step.emit(BranchStarted, branch=child.run_id, tool=call.name)
+    started = step.child_step(child)
+    started.emit(AgentStarted)
+    started.append(UserMessage(request, id=started.history.goal, time=step.event.at))
+    ask_model_next(started)
+    step.set_child(call.id, started.freeze())
+    step.set_call(replace(open, status="child"))
 
-    if result is None and isinstance(step.state.children[call.id].next, Finished):
-        finish_called_agent(step, call.id)
+    if isinstance(started.next, Finished):
+        _finish_called_agent(step, call.id)
 
 
 def _agent_request(call: ToolCall) -> str | None:
@@ -83,30 +75,26 @@ def _agent_request(call: ToolCall) -> str | None:
     return request if isinstance(request, str) and request.strip() else None
 
 
-def finish_called_agent(step: Step, key: str) -> ToolResult:
-    """An agent called as a tool has ended: its answer is the call's result."""
-    now, child = step.state.next, step.state.children[key]
-    assert isinstance(now, CallTools)
-    assert isinstance(child.next, Finished)
-    name = next(open.call.name for open in now.calls if open.call.id == key)
-    text, ok = child_output(child)
+def _finish_called_agent(step: Step, key: str) -> None:
+    """Make the output of a called agent that has finished the result of its call."""
+    open = next(open for open in step.open_calls.calls if open.call.id == key)
+    text, is_complete = child_output(step.children[key])
     result = ToolResult(
-        call_id=key, name=name, text=truncate_middle(text, MAX_JOIN_CHARS), outcome="ok" if ok else "error"
+        call_id=key,
+        name=open.call.name,
+        text=truncate_middle(text, MAX_JOIN_CHARS),
+        outcome="ok" if is_complete else "error",
     )
     archive_children(step, [key])
-    calls = tuple(replace(open, status="done", result=result) if open.call.id == key else open for open in now.calls)
-    by_tool = step.state.counters.by_tool
-    tally = by_tool.get(name, ToolCounters())
-    step.count(by_tool={**by_tool, name: ToolCounters(calls=tally.calls + 1, errors=tally.errors + (not ok))})
-    step.set(next=replace(now, calls=calls))
-    return result
+    step.count_tool(open.call.name, is_error=not is_complete)
+    step.set_call(replace(open, status="done", result=result))
 
 
 def open_calls(step: Step, reply: AssistantMessage, tokens: int) -> None:
-    """The reply enters the history with the calls that are accepted; what needs no work is answered at once."""
+    """Append the reply with its accepted calls, answer handoffs at once, and start agents that are called as tools."""
     reply = _with_valid_ids(step, reply)
-    kit = step.plan.toolkits[step.state.agent]
-    accepted = _accepted_calls(step, reply.calls, kit)
+    toolkit = step.plan.toolkits[step.agent]
+    accepted = _accepted_calls(step, reply.calls, toolkit)
     declined = tuple(call.name for call in reply.calls if call not in accepted)
     shown = reply
 
@@ -116,13 +104,13 @@ def open_calls(step: Step, reply: AssistantMessage, tokens: int) -> None:
         shown = replace(reply, calls=accepted, provider_data=_without_items_of(reply.provider_data, reply.calls, ids))
 
     step.append(reply, tokens, shown=shown)
-    winner, answered = _handoff_results(accepted, kit)
-    calls = tuple(_open_call(call, answered.get(call.id)) for call in accepted)
-    step.set(next=CallTools(calls=calls, handoff_call_id=winner, declined=declined))
+    handoff_call_id, results = _handoff_results(accepted, toolkit)
+    calls = tuple(_open_call(call, results.get(call.id)) for call in accepted)
+    step.next = CallTools(calls=calls, handoff_call_id=handoff_call_id, declined=declined)
+    called_agents = [open for open in calls if open.call.name in toolkit.agents]
 
-    for call in accepted:
-        if call.name in kit.agents:
-            start_called_agent(step, call, kit.agents[call.name], sum(c.name in kit.agents for c in accepted))
+    for open in called_agents:
+        _start_called_agent(step, open, toolkit.agents[open.call.name], len(called_agents))
 
     finish_if_all_returned(step)
 
@@ -132,18 +120,17 @@ def _open_call(call: ToolCall, result: ToolResult | None) -> OpenCall:
 
 
 def _with_valid_ids(step: Step, reply: AssistantMessage) -> AssistantMessage:
-    """Ids that are reused, and ids and names that some provider would not take, are changed at birth."""
-    shown = (entry.message for entry in step.state.history.entries)
+    """The reply with new ids for calls that reuse one, and with ids and names that every provider accepts."""
+    shown = (entry.message for entry in step.history.entries)
     used = {call.id for message in shown if isinstance(message, AssistantMessage) for call in message.calls}
     calls: list[ToolCall] = []
-
-    place = len(step.state.transcript)
+    position = len(step.transcript)
 
     for number, call in enumerate(reply.calls):
         id, name = call.id, _valid_tool_name(call.name)
 
         if id in used or not STRICTEST.accepts_call_id(id):
-            id = f"call_{place}_{number}"
+            id = f"call_{position}_{number}"
 
             while id in used:
                 id += "x"
@@ -156,23 +143,23 @@ def _with_valid_ids(step: Step, reply: AssistantMessage) -> AssistantMessage:
 
 
 def _valid_tool_name(name: str) -> str:
-    """A name that every provider takes. A changed one must not turn into the name of a tool: nothing may run by it."""
+    """A name that every provider accepts; a changed one must not become the name of an existing tool."""
     fit = STRICTEST.fit_tool_name(name)
     return name if fit == name else STRICTEST.fit_tool_name(f"unknown_{fit}")
 
 
-def _accepted_calls(step: Step, calls: tuple[ToolCall, ...], kit: Toolkit) -> tuple[ToolCall, ...]:
-    """The first calls, as many as fit beside what must stay; the first handoff is always among them."""
+def _accepted_calls(step: Step, calls: tuple[ToolCall, ...], toolkit: Toolkit) -> tuple[ToolCall, ...]:
+    """The first calls, as many as fit beside the mandatory messages; the first handoff is always among them."""
     if len(calls) == 1:
         return calls  # one always fits
 
-    plan, state = step.plan, step.state
-    own = [policy.options.explicit_limit for policy in plan.view_policies.get(state.agent, ())]
+    plan = step.plan
+    own = [policy.options.explicit_limit for policy in plan.view_policies.get(step.agent, ())]
     bound = None if plan.budget.limit is None else plan.budget.limit - plan.options.summarizes
-    bounds = [size for size in (bound, state.parameters.max_history_size, *own) if size is not None]
-    systems = {entry.message.text for entry in state.history.entries if isinstance(entry.message, SystemMessage)}
-    room = max(1, min([state.limits.tool_calls_per_turn, *(size - len(systems) - 2 for size in bounds)]))
-    first = next((index for index, call in enumerate(calls) if call.name in kit.handoffs), 0)
+    bounds = [size for size in (bound, step.parameters.max_history_size, *own) if size is not None]
+    systems = {entry.message.text for entry in step.history.entries if isinstance(entry.message, SystemMessage)}
+    room = max(1, min([step.limits.tool_calls_per_turn, *(size - len(systems) - 2 for size in bounds)]))
+    first = next((index for index, call in enumerate(calls) if call.name in toolkit.handoffs), 0)
     return calls[:room] if first < room else (*calls[: room - 1], calls[first])
 
 
@@ -181,28 +168,26 @@ def _without_items_of(data: ProviderData | None, calls: Sequence[ToolCall], kept
     return data and replace(data, items=tuple(item for item in data.items if item.get("call_id") not in gone))
 
 
-def _handoff_results(calls: Sequence[ToolCall], kit: Toolkit) -> tuple[str, dict[str, ToolResult]]:
-    """Which call hands the work over (the first that can), and the answers to all that tried."""
-    winner = ""
-    answers: dict[str, ToolResult] = {}
+def _handoff_results(calls: Sequence[ToolCall], toolkit: Toolkit) -> tuple[str, dict[str, ToolResult]]:
+    """The id of the call that hands the work off (the first valid one), and a result for every handoff call."""
+    accepted = ""
+    results: dict[str, ToolResult] = {}
 
     for call in calls:
-        if call.name not in kit.handoffs:
+        if call.name not in toolkit.handoffs:
             continue
 
-        problem = _payload_problem(kit.handoffs[call.name], call)
+        problem = _payload_problem(toolkit.handoffs[call.name], call)
 
-        if problem:
-            answers[call.id] = ToolResult(call_id=call.id, name=call.name, text=problem, outcome="error")
-        elif winner:
-            text = "Not done: the work can be handed over once in a reply, and another handoff came first."
-            answers[call.id] = ToolResult(call_id=call.id, name=call.name, text=text, outcome="error")
-        else:
-            winner = call.id
-            text = f"The work is handed to {kit.handoffs[call.name].target}."
-            answers[call.id] = ToolResult(call_id=call.id, name=call.name, text=text)
+        if not problem and accepted:
+            problem = "Not done: a reply can hand off once, and another handoff came first."
 
-    return winner, answers
+        text = problem or f"Control passes to {toolkit.handoffs[call.name].target}."
+        outcome: Literal["ok", "error"] = "error" if problem else "ok"
+        results[call.id] = ToolResult(call_id=call.id, name=call.name, text=text, outcome=outcome)
+        accepted = accepted or ("" if problem else call.id)
+
+    return accepted, results
 
 
 def _payload_problem(handoff: Handoff, call: ToolCall) -> str:
@@ -212,35 +197,27 @@ def _payload_problem(handoff: Handoff, call: ToolCall) -> str:
         else:
             json.loads(call.arguments or "{}")
     except (ValidationError, ValueError) as error:
-        return f"The arguments are not valid: {error}. Call it again with arguments that fit its schema."
+        return f"The arguments are not valid: {error}. Call it again with arguments that match its schema."
 
     return ""
 
 
 def on_tool_returned(step: Step, event: ToolReturned) -> None:
-    """A call came back."""
+    """A tool call returned."""
     record_result(step, event.result, event.tokens)
     finish_if_all_returned(step)
 
 
 def record_result(step: Step, result: ToolResult, tokens: int = 0) -> None:
-    """Write a call's result down, with its tokens as they were counted."""
-    now = step.state.next
-    assert isinstance(now, CallTools)
-    calls = tuple(
-        changed(open, status="done", result=result, tokens=tokens) if open.call.id == result.call_id else open
-        for open in now.calls
-    )
-    by_tool = step.state.counters.by_tool
-    tally = by_tool.get(result.name, ToolCounters())
-    tally = ToolCounters(calls=tally.calls + 1, errors=tally.errors + (result.outcome == "error"))
-    step.count(by_tool={**by_tool, result.name: tally})
-    step.set(next=changed(now, calls=calls))
+    """Store the result of a call, with its token count."""
+    open = next(open for open in step.open_calls.calls if open.call.id == result.call_id)
+    step.count_tool(result.name, is_error=result.outcome == "error")
+    step.set_call(replace(open, status="done", result=result, tokens=tokens))
 
 
 def finish_if_all_returned(step: Step) -> None:
-    """Once every call is answered, the results enter the history as one message, and the work goes on."""
-    now = step.state.next
+    """Once every call has a result, append the results as one message and continue."""
+    now = step.next
 
     if not isinstance(now, CallTools) or any(open.result is None for open in now.calls):
         return
@@ -255,13 +232,13 @@ def finish_if_all_returned(step: Step) -> None:
 
 
 def collect_results(now: CallTools) -> tuple[ToolMessage, int]:
-    """The results of all calls as one message, the last of which names those that were declined, and its tokens."""
+    """The results of all calls as one message, with a note on declined calls in the last, and its tokens."""
     results = [open.result for open in now.calls if open.result is not None]
 
     if now.declined:
         names = ", ".join(now.declined)
         note = f"\n[{len(now.declined)} more calls were not run, at most {len(results)} fit in one turn: {names}.]"
-        text = results[-1].text.removesuffix(note)  # a recorded result may have it already
+        text = results[-1].text.removesuffix(note)  # a recorded result may end with it
         results[-1] = replace(results[-1], text=text + note)
 
     tokens = sum(
@@ -271,42 +248,39 @@ def collect_results(now: CallTools) -> tuple[ToolMessage, int]:
 
 
 def _hand_off(step: Step, call: ToolCall) -> None:
-    state = step.state
-    handoff = step.plan.toolkits[state.agent].handoffs[call.name]
-    limit = state.limits.handoffs
+    handoff = step.plan.toolkits[step.agent].handoffs[call.name]
+    limit = step.limits.handoffs
 
-    if limit is not None and state.counters.handoffs >= limit:
+    if limit is not None and step.counters.handoffs >= limit:
         step.stop_at_limit("handoffs", limit)
         return
 
-    step.count(handoffs=state.counters.handoffs + 1)
+    step.counters = replace(step.counters, handoffs=step.counters.handoffs + 1)
     step.emit(HandedOff, target=handoff.target, call_id=call.id)
-    start = state.history.entries[-2].position
+    start = step.history.entries[-2].position
     group = step.plan.groups.get(handoff.target)
 
     if group is not None:
-        crossing = apply_handoff(View(), state.history, start, handoff.history)
-        start_branches(step, group, crossing)
+        start_branches(step, group, apply_handoff(View(), step.history, start, handoff.history))
         return
 
-    view = apply_handoff(state.views.get(handoff.target, View()), state.history, start, handoff.history)
-    step.set(agent=handoff.target, views={**state.views, handoff.target: view})
+    view = apply_handoff(step.views.get(handoff.target, View()), step.history, start, handoff.history)
+    step.agent = handoff.target
+    step.views = {**step.views, handoff.target: view}
     step.emit(AgentStarted)
     ask_model_next(step)
 
 
-def on_child_finished(step: Step, key: str) -> None:
-    """A child moved: if it has ended, what waits for it may go on."""
-    child = step.state.children[key]
-
-    if not isinstance(child.next, Finished):
+def on_child_changed(step: Step, key: str) -> None:
+    """Continue the parent if this child has finished and the parent waits for it."""
+    if not isinstance(step.children[key].next, Finished):
         return
 
-    match step.state.next:
+    match step.next:
         case RunBranches(failure=""):
             evaluate_group(step)
         case CallTools():
-            finish_called_agent(step, key)
+            _finish_called_agent(step, key)
             finish_if_all_returned(step)
         case _:
             pass

@@ -1,95 +1,98 @@
-"""What a reply teaches: what its request cost, message by message, and what was sent."""
+"""What a reply teaches: the tokens of its request, message by message, and how its model counts."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
-from crew.change import changed
 from crew.history.history import History
 from crew.history.token_budget import BilledTokens, Calibration, calibrate
-from crew.history.view import View, entry_codes, visible_entries, with_marker
+from crew.history.view import View
 from crew.interfaces import HistoryEntry
-from crew.runs.counters import RunCounters, add_costs
+from crew.runs.counters import add_costs
 from crew.runs.events import Replied
-from crew.transitions.plan import token_budget_for, with_token_budget
+from crew.runs.state import request_view
+from crew.transitions.plan import with_token_budget
 from crew.transitions.step import Step
 
 _SHORT_REPLY_TOKENS = 64
 
 
 def learn_from_bill(step: Step, event: Replied) -> int:
-    """The request behind this reply is what the agent saw last, and its bill corrects the counts.
+    """Correct token counts by the bill of the request behind this reply, and note the request as the last one.
 
-    Returns the reply's own tokens, in the unit of estimates.
+    Returns the tokens of the reply itself, in the unit of estimates.
     """
-    state, name = step.state, step.state.agent
-    view = state.views.get(name, View())
-    gauge = token_budget_for(step.plan, state, name)
-    calibration = state.calibrations.get(gauge.model, Calibration())
-    entries = visible_entries(state.history, view)
-    sent = with_marker(entries, view)
-    numbers = entry_codes(sent, view)
-    seen = state.counters.tokens_appended
-    billed = event.usage.input_tokens
-    held_tokens = billed - gauge.overhead_tokens if billed else sum([entry.tokens for entry in sent])
-    left_out = round(seen * calibration.estimate_ratio) - held_tokens if len(sent) < len(state.transcript) else 0
-    fresh = changed(
-        view,
-        turn=view.turn + 1,
-        last_request=numbers,
-        last_model=gauge.model,
-        last_tokens_appended=seen,
-        moved_by="",
-        overflow_count=0,
-    )
-    changes: dict[str, Any] = {
-        "views": {**state.views, name: fresh},
-        "counters": _count_request(state.counters, event, left_out),
+    name = step.agent
+    view = step.views.get(name, View())
+    content = request_view(step)
+    token_budget = step.token_budget
+    calibration = step.calibrations.get(token_budget.model, Calibration())
+    appended, billed = step.counters.tokens_appended, event.usage.input_tokens
+    request_tokens = billed - token_budget.overhead_tokens if billed else sum([entry.tokens for entry in content.sent])
+    is_complete = len(content.sent) >= len(step.transcript)
+    tokens_left_out = 0 if is_complete else round(appended * calibration.estimate_ratio) - request_tokens
+    _count_request(step, event, tokens_left_out)
+    step.views = {
+        **step.views,
+        name: replace(
+            view,
+            turn=view.turn + 1,
+            last_request=content.codes,
+            last_model=token_budget.model,
+            last_tokens_appended=appended,
+            moved_by="",
+            overflow_count=0,
+        ),
     }
 
     if billed:
-        held: Literal["held", "moved", "first"] = "moved"
+        prefix: Literal["held", "moved", "first"] = "moved"
 
-        if not view.last_request or view.last_model != gauge.model:
-            held = "first"
-        elif numbers[: len(view.last_request)] == view.last_request:
-            held = "held"
+        if not view.last_request or view.last_model != token_budget.model:
+            prefix = "first"
+        elif content.codes[: len(view.last_request)] == view.last_request:
+            prefix = "held"
 
-        found = calibrate(calibration, gauge.overhead_tokens, sent, state.billed_until, billed, held=held)
-        calibration = found.calibration
-        changes.update(
-            history=_recount_history(state.history, entries, found, state.billed_until),
-            token_budgets=with_token_budget(state, name, changed(gauge, overhead_tokens=found.overhead_tokens)),
-            calibrations={**state.calibrations, gauge.model: calibration},
-            billed_until=len(state.transcript),
+        found = calibrate(
+            calibration, token_budget.overhead_tokens, content.sent, step.billed_until, billed, held=prefix
         )
+        calibration = found.calibration
+        step.history = _recount_history(step.history, content.entries, found, step.billed_until)
+        step.token_budgets = with_token_budget(step, name, replace(token_budget, overhead_tokens=found.overhead_tokens))
+        step.calibrations = {**step.calibrations, token_budget.model: calibration}
+        step.billed_until = len(step.transcript)
 
-    step.set(**changes)
     return _reply_tokens(event, calibration)
 
 
-def _recount_history(history: History, entries: tuple[HistoryEntry, ...], found: BilledTokens, known: int) -> History:
-    """The history with what each message costs; what was shown in part, or not at all, is only converted."""
-    # What was billed before mostly stays as it is: only the newest entries are looked at then.
-    first = known if not found.tokens_by_position or min(found.tokens_by_position) >= known else 0
-    seen = {
-        entry.position: entry for entry in _entries_since(first, entries) if entry.position in found.tokens_by_position
-    }
+def _recount_history(
+    history: History, visible: tuple[HistoryEntry, ...], found: BilledTokens, billed_until: int
+) -> History:
+    """The history with the tokens of each message as billed; messages sent in part, or not at all, are converted."""
+    # Messages that were billed before mostly keep their tokens: then only the newest entries are looked at.
+    by_position = found.tokens_by_position
+    first = billed_until if not by_position or min(by_position) >= billed_until else 0
+    sent = {entry.position: entry for entry in _entries_since(first, visible) if entry.position in by_position}
     factor = found.calibration.estimate_ratio / found.calibration.billed_scale
 
     def correct(entry: HistoryEntry) -> HistoryEntry:
-        if seen.get(entry.position) is entry:
-            return changed(entry, tokens=found.tokens_by_position[entry.position])
+        if sent.get(entry.position) is entry:
+            tokens = by_position[entry.position]
+        elif entry.position >= billed_until:
+            tokens = round(entry.tokens * factor)
+        else:
+            return entry
 
-        return changed(entry, tokens=round(entry.tokens * factor)) if entry.position >= known else entry
+        return HistoryEntry(message=entry.message, position=entry.position, tokens=tokens)
 
     newest = _entries_since(first, history.entries)
     front = history.entries[: len(history.entries) - len(newest)]
-    return changed(history, entries=front + tuple(map(correct, newest)))
+    return replace(history, entries=front + tuple(map(correct, newest)))
 
 
 def _entries_since(position: int, entries: tuple[HistoryEntry, ...]) -> tuple[HistoryEntry, ...]:
-    """The entries from this place in the transcript on; they stand in its order."""
+    """The entries from this position of the transcript on; entries are in its order."""
     start = len(entries)
 
     while start and entries[start - 1].position >= position:
@@ -99,29 +102,22 @@ def _entries_since(position: int, entries: tuple[HistoryEntry, ...]) -> tuple[Hi
 
 
 def _reply_tokens(event: Replied, calibration: Calibration) -> int:
-    """The reply as the next request will count it: as it was billed, where that can be."""
+    """The tokens of the reply in the next request: as billed, where that is plausible."""
     usage = event.usage
     billed = usage.output_tokens - (0 if event.message.provider_data else usage.reasoning_tokens)
     plausible = event.tokens / 2 < billed and (event.message.provider_data or billed < 2 * event.tokens + 64)
     exact = round(billed / calibration.estimate_ratio) if plausible else event.tokens
-    # In a short reply, what the service wraps around a call as it is written outweighs the call itself.
+    # In a short reply, what the service adds around a call when it is written outweighs the call itself.
     return exact if billed > _SHORT_REPLY_TOKENS else min(exact, event.tokens)
 
 
-def _count_request(tally: RunCounters, event: Replied, left_out: int) -> RunCounters:
-    tally = changed(
-        tally,
-        tokens_saved=tally.tokens_saved + max(0, left_out),
-        cost_saved=add_costs(tally.cost_saved, event.cost_saved),
-    )
-    manifest = event.message.manifest
-
-    if manifest is None:
-        return tally
-
-    return changed(
-        tally,
-        tokens_estimated=tally.tokens_estimated + manifest.tokens_estimated,
-        cached_predicted=tally.cached_predicted + manifest.cached_predicted,
-        prefix_breaks=tally.prefix_breaks + bool(manifest.moved_by and manifest.turn),
+def _count_request(step: Step, event: Replied, tokens_left_out: int) -> None:
+    counters, manifest = step.counters, event.message.manifest
+    step.counters = replace(
+        counters,
+        tokens_saved=counters.tokens_saved + max(0, tokens_left_out),
+        cost_saved=add_costs(counters.cost_saved, event.cost_saved),
+        tokens_estimated=counters.tokens_estimated + (manifest.tokens_estimated if manifest else 0),
+        cached_predicted=counters.cached_predicted + (manifest.cached_predicted if manifest else 0),
+        prefix_breaks=counters.prefix_breaks + bool(manifest and manifest.moved_by and manifest.turn),
     )

@@ -1,4 +1,4 @@
-"""What may come in: one function a rule, and a validator that gathers everything they find."""
+"""Validates input: one function per rule, and a validator that collects all violations."""
 
 from crew.validation.message_import import import_messages
 from crew.validation.validator import InputValidator

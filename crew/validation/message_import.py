@@ -1,11 +1,11 @@
-"""Histories of other makes: OpenAI- and Anthropic-format dicts become our messages."""
+"""Converts histories in OpenAI and Anthropic formats to messages."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 from crew.errors import Violation
 from crew.messages import (
@@ -23,30 +23,33 @@ from crew.messages import (
 MAX_DEPTH = 20
 KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
 
+_Block = Mapping[str, object]
+_Part = TypeVar("_Part", ToolResult, ToolCall, Image)
+
 
 class _UnreadableMessage(ValueError):
-    """Why one item of a history can't be read."""
+    """Why an item of a history can't be converted; the text follows "history[3]"."""
 
 
-def import_messages(history: Sequence[Any]) -> tuple[list[tuple[int, Message]], list[Violation]]:
-    """The messages, each with the index of the item that it came from, and what could not be read."""
+def import_messages(history: Sequence[object]) -> tuple[list[tuple[int, Message]], list[Violation]]:
+    """The messages, each with the index of its item in the history, and the items that can't be converted."""
     messages: list[tuple[int, Message]] = []
-    found: list[Violation] = []
+    violations: list[Violation] = []
 
     for index, item in enumerate(history):
         try:
             messages.extend((index, message) for message in tuple(_import_item(item)))
         except _UnreadableMessage as error:
-            found.append(Violation(rule="message", text=f"history[{index}] {error}.", index=index, value=item))
+            violations.append(Violation(rule="message", text=f"history[{index}] {error}.", index=index, value=item))
 
-    return messages, found
+    return messages, violations
 
 
-def merge_tool_messages(read: Sequence[tuple[int, Message]]) -> list[tuple[int, Message]]:
-    """The same with neighbouring tool messages made one: other formats write one message for each result."""
+def merge_tool_messages(indexed: Sequence[tuple[int, Message]]) -> list[tuple[int, Message]]:
+    """The same messages with adjacent tool messages merged: other formats have one message per result."""
     messages: list[tuple[int, Message]] = []
 
-    for index, message in read:
+    for index, message in indexed:
         start, last = messages[-1] if messages else (0, None)
 
         if isinstance(message, ToolMessage) and isinstance(last, ToolMessage):
@@ -57,16 +60,16 @@ def merge_tool_messages(read: Sequence[tuple[int, Message]]) -> list[tuple[int, 
     return messages
 
 
-def _import_item(item: Any) -> Iterator[Message]:
+def _import_item(item: object) -> Iterator[Message]:
     if isinstance(item, SystemMessage | UserMessage | AssistantMessage | ToolMessage | SummaryMessage):
-        yield _check_own(item)
+        yield _check_message(item)
         return
 
     if not isinstance(item, Mapping):
         raise _UnreadableMessage(f"must be a message or a dict, not {type(item).__name__}")
 
     if _depth(item) > MAX_DEPTH:
-        raise _UnreadableMessage(f"is nested more than {MAX_DEPTH} deep")
+        raise _UnreadableMessage(f"is nested more than {MAX_DEPTH} levels deep")
 
     if item.get("type") in ("function_call", "function_call_output") and "role" not in item:
         yield _responses_item(item)
@@ -75,7 +78,7 @@ def _import_item(item: Any) -> Iterator[Message]:
     role = item.get("role")
 
     if role not in KNOWN_ROLES:
-        raise _UnreadableMessage(f"has the role {role!r}; known are {', '.join(KNOWN_ROLES)}")
+        raise _UnreadableMessage(f"must have one of the roles {', '.join(KNOWN_ROLES)}, not {role!r}")
 
     if role in ("system", "developer"):
         yield SystemMessage(_text(item.get("content")))
@@ -87,33 +90,40 @@ def _import_item(item: Any) -> Iterator[Message]:
         yield _assistant(item)
 
 
-def _check_own(message: Message) -> Message:
-    """One of our messages; frozen dataclasses check nothing, so that its parts may be anything."""
-    parts: tuple[Any, type, tuple[str, ...]] = ((), object, ())
+def _check_message(message: Message) -> Message:
+    """Check the parts of a message object: its dataclass does not check their types."""
+    _check_strings(message, id=message.id)
 
     match message:
-        case ToolMessage(results=results):
-            parts = (results, ToolResult, ("call_id", "name"))
-        case AssistantMessage(calls=calls):
-            parts = (calls, ToolCall, ("id", "name"))
-        case UserMessage(images=images):
-            parts = (images, Image, ("url", "data", "media_type"))
+        case ToolMessage():
+            for result in _check_parts(message, message.results, ToolResult):
+                _check_strings(result, call_id=result.call_id, name=result.name)
+        case AssistantMessage():
+            for call in _check_parts(message, message.calls, ToolCall):
+                _check_strings(call, id=call.id, name=call.name)
+        case UserMessage():
+            for image in _check_parts(message, message.images, Image):
+                _check_strings(image, url=image.url, data=image.data, media_type=image.media_type)
         case _:
             pass
-
-    given, kind, names = parts
-
-    if not isinstance(given, tuple) or any(not isinstance(part, kind) for part in given):
-        raise _UnreadableMessage(f"is a {type(message).__name__} whose parts are not a tuple of {kind.__name__}")
-
-    for owner, name in [(message, "id"), *((part, name) for part in given for name in names)]:
-        if not isinstance(getattr(owner, name), str):
-            raise _UnreadableMessage(f"has a {type(owner).__name__} whose {name} is not a text")
 
     return message
 
 
-def _responses_item(item: Mapping[str, Any]) -> Message:
+def _check_parts(message: Message, parts: object, kind: type[_Part]) -> tuple[_Part, ...]:
+    if not isinstance(parts, tuple) or any(not isinstance(part, kind) for part in parts):
+        raise _UnreadableMessage(f"is a {type(message).__name__} whose parts are not a tuple of {kind.__name__}")
+
+    return parts
+
+
+def _check_strings(owner: object, **values: object) -> None:
+    for name, value in values.items():
+        if not isinstance(value, str):
+            raise _UnreadableMessage(f"has a {type(owner).__name__} whose {name} is not a string")
+
+
+def _responses_item(item: _Block) -> Message:
     """An item of the OpenAI Responses format."""
     id = _string(item, "call_id")
 
@@ -124,7 +134,7 @@ def _responses_item(item: Mapping[str, Any]) -> Message:
     return AssistantMessage(calls=(ToolCall(id=id, name=_string(item, "name"), arguments=_json(arguments)),))
 
 
-def _user(content: Any) -> Iterator[Message]:
+def _user(content: object) -> Iterator[Message]:
     if isinstance(content, str):
         yield UserMessage(content)
         return
@@ -135,23 +145,27 @@ def _user(content: Any) -> Iterator[Message]:
     if results:
         yield ToolMessage(tuple(_result(block) for block in results))
 
-    rest = [block for block in blocks if block.get("type") != "tool_result"]
-    text = "\n".join(_text([block]) for block in rest if block.get("type") in ("text", "input_text"))
-    images = tuple(_image(block) for block in rest if block.get("type") in ("image", "image_url", "input_image"))
+    others = [block for block in blocks if block.get("type") != "tool_result"]
+    text = "\n".join(_text([block]) for block in others if block.get("type") in ("text", "input_text"))
+    images = tuple(_image(block) for block in others if block.get("type") in ("image", "image_url", "input_image"))
 
     if text or images or not results:
         yield UserMessage(text, images=images)
 
 
-def _result(block: Mapping[str, Any]) -> ToolResult:
-    outcome = "error" if block.get("is_error") else "ok"
-    text = _text(block.get("content", ""))
-    return ToolResult(call_id=_string(block, "tool_use_id"), text=text, outcome="error" if outcome == "error" else "ok")
+def _result(block: _Block) -> ToolResult:
+    return ToolResult(
+        call_id=_string(block, "tool_use_id"),
+        text=_text(block.get("content", "")),
+        outcome="error" if block.get("is_error") else "ok",
+    )
 
 
-def _image(block: Mapping[str, Any]) -> Image:
+def _image(block: _Block) -> Image:
     source = block.get("source") or block.get("image_url") or {}
-    source = {"url": source} if isinstance(source, str) else source
+
+    if isinstance(source, str):
+        return Image(url=source)
 
     if not isinstance(source, Mapping):
         raise _UnreadableMessage("has an image without a source")
@@ -162,83 +176,88 @@ def _image(block: Mapping[str, Any]) -> Image:
     return Image(url=_string(source, "url"))
 
 
-def _assistant(item: Mapping[str, Any]) -> Message:
+def _assistant(item: _Block) -> Message:
     content = item.get("content")
     blocks = _blocks(content) if isinstance(content, Sequence) and not isinstance(content, str) else []
-    text = _text([b for b in blocks if b.get("type") in ("text", "output_text")] if blocks else content or "")
+    texts = [block for block in blocks if block.get("type") in ("text", "output_text")]
     calls = [
-        ToolCall(id=_string(b, "id"), name=_string(b, "name"), arguments=_json(b.get("input", {})))
-        for b in blocks
-        if b.get("type") == "tool_use"
+        ToolCall(id=_string(block, "id"), name=_string(block, "name"), arguments=_json(block.get("input", {})))
+        for block in blocks
+        if block.get("type") == "tool_use"
     ]
 
-    for given in _blocks(item.get("tool_calls") or []):
-        function = given.get("function")
+    for tool_call in _blocks(item.get("tool_calls") or []):
+        function = tool_call.get("function")
 
         if not isinstance(function, Mapping):
             raise _UnreadableMessage("has a tool call without a function")
 
         arguments = _json(function.get("arguments", "{}"))
-        calls.append(ToolCall(id=_string(given, "id"), name=_string(function, "name"), arguments=arguments))
+        calls.append(ToolCall(id=_string(tool_call, "id"), name=_string(function, "name"), arguments=arguments))
 
-    return AssistantMessage(text, calls=tuple(calls))
+    return AssistantMessage(_text(texts if blocks else content or ""), calls=tuple(calls))
 
 
-def _blocks(content: Any) -> list[Mapping[str, Any]]:
+def _blocks(content: object) -> list[_Block]:
     if isinstance(content, str | bytes) or not isinstance(content, Sequence):
-        raise _UnreadableMessage(
-            f"has content of type {type(content).__name__}; a text or a list of blocks is accepted"
-        )
+        raise _UnreadableMessage(f"must have a string or a list of blocks as content, not {type(content).__name__}")
 
     if any(not isinstance(block, Mapping) for block in content):
-        raise _UnreadableMessage("has a block that is not a dict")
+        raise _UnreadableMessage("has a content block that is not a dict")
 
     return list(content)
 
 
-def _text(content: Any) -> str:
+def _text(content: object) -> str:
     if isinstance(content, str):
         return content
 
-    parts = [block.get("text", "") for block in _blocks(content)]
+    texts: list[str] = []
 
-    if any(not isinstance(part, str) for part in parts):
-        raise _UnreadableMessage("has a text block whose text is not a string")
+    for block in _blocks(content):
+        text = block.get("text", "")
 
-    return "\n".join(parts)
+        if not isinstance(text, str):
+            raise _UnreadableMessage("has a text block whose text is not a string")
+
+        texts.append(text)
+
+    return "\n".join(texts)
 
 
-def _string(item: Mapping[str, Any], key: str) -> str:
+def _string(item: _Block, key: str) -> str:
     value = item.get(key)
 
     if not isinstance(value, str):
-        raise _UnreadableMessage(f"must have a text under {key!r}, not {type(value).__name__}")
+        raise _UnreadableMessage(f"must have a string under {key!r}, not {type(value).__name__}")
 
     return value
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     if isinstance(value, str):
         return value
 
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError) as error:
-        raise _UnreadableMessage(f"has arguments that are not JSON: {error}") from error
+        raise _UnreadableMessage(f"has arguments that can't be converted to JSON: {error}") from error
 
 
-def _depth(value: Any) -> int:
-    """How deep a value is nested, counted without recursion, and no further than it matters."""
-    level, depth = [value], 0
+def _depth(value: object) -> int:
+    """The nesting depth of a value, counted without recursion up to one above the limit."""
+    level: list[object] = [value]
+    depth = 0
 
     while level and depth <= MAX_DEPTH:
         depth += 1
-        level = [
-            inner
-            for outer in level
-            for inner in (
-                outer.values() if isinstance(outer, Mapping) else outer if isinstance(outer, list | tuple) else ()
-            )
-        ]
+        level = [inner for outer in level for inner in _children(outer)]
 
     return depth
+
+
+def _children(value: object) -> Sequence[object]:
+    if isinstance(value, Mapping):
+        return tuple(value.values())
+
+    return value if isinstance(value, list | tuple) else ()

@@ -1,11 +1,11 @@
-"""`InputValidator`: every rule at once, on every way in."""
+"""`InputValidator`: checks the input of a run by all rules and reports every violation."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from crew.errors import InvalidInput, Violation
 from crew.message_rules.validate import validate
@@ -21,27 +21,27 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def text_violations(where: str, value: object, limit: int, index: int | None = None) -> Iterator[Violation]:
-    """A text: a string, not blank, not too long, valid Unicode, no control characters but \\n \\r \\t."""
+    """A text must be a string, not blank, not too long, valid Unicode, without control characters but \\n \\r \\t."""
     if not isinstance(value, str):
-        text = f"{where} must be a text, not {type(value).__name__} ({_abbreviate(value)})."
+        text = f"{where} must be a string, not {type(value).__name__} ({_abbreviate(value)})."
         yield Violation(rule="type", text=text, index=index, value=value)
         return
 
     if not value.strip():
-        text = f"{where} is blank; at least one character that is not white space is needed."
+        text = f"{where} is blank; at least one character other than white space is required."
         yield Violation(rule="blank", text=text, index=index, value=value, limit=1)
 
     yield from character_violations(where, value, limit, index)
 
 
 def character_violations(where: str, value: str, limit: int, index: int | None = None) -> Iterator[Violation]:
-    """Length and characters of a text that may be blank."""
+    """The length and the characters of a text that may be blank."""
     if len(value) > limit:
         text = f"{where} has {len(value)} characters; at most {limit} are accepted."
         yield Violation(rule="too_long", text=text, index=index, value=len(value), limit=limit)
 
     if found := _SURROGATE.search(value):
-        text = f"{where} has the lone surrogate {found[0]!a} at character {found.start()}; that is not valid Unicode."
+        text = f"{where} has the lone surrogate {found[0]!a} at character {found.start()}; this is not valid Unicode."
         yield Violation(rule="unicode", text=text, index=index, value=found[0])
 
     if found := _CONTROL.search(value):
@@ -52,33 +52,30 @@ def character_violations(where: str, value: str, limit: int, index: int | None =
 
 
 def agent_violations(value: object) -> Iterator[Violation]:
-    """An agent's name."""
     if not isinstance(value, str) or not AGENT_ID.fullmatch(value):
-        text = f"The agent {_abbreviate(value)} is not a name: 1–128 of A–Z a–z 0–9 _ - are accepted."
+        text = f"The agent must be a name of 1–128 characters A–Z a–z 0–9 _ -, not {_abbreviate(value)}."
         yield Violation(rule="agent", text=text, value=value)
 
 
 def run_id_violations(value: object) -> Iterator[Violation]:
-    """A run's id."""
     if not isinstance(value, str) or not RUN_ID.fullmatch(value):
-        text = f"The run id {_abbreviate(value)} is not one: 1–128 of A–Z a–z 0–9 _ . : - are accepted."
+        text = f"The run id must be 1–128 characters A–Z a–z 0–9 _ . : -, not {_abbreviate(value)}."
         yield Violation(rule="run_id", text=text, value=value)
 
 
 def size_violations(messages: Sequence[object], limit: int) -> Iterator[Violation]:
-    """How many messages a history may have."""
     if len(messages) > limit:
         text = f"The history has {len(messages)} messages; at most {limit} are accepted."
         yield Violation(rule="too_many", text=text, value=len(messages), limit=limit)
 
 
 def message_violations(messages: Sequence[tuple[int, Message]], limit: int) -> Iterator[Violation]:
-    """The texts within a history, each message with the index of the item that it came from."""
+    """The texts of messages, each message with the index of its item in the history."""
     for index, message in messages:
         for where, text in _message_texts(message):
             if not isinstance(text, str):
-                told = f"history[{index}]{where} must be a text, not {type(text).__name__} ({_abbreviate(text)})."
-                yield Violation(rule="type", text=told, index=index, value=text)
+                problem = f"history[{index}]{where} must be a string, not {type(text).__name__} ({_abbreviate(text)})."
+                yield Violation(rule="type", text=problem, index=index, value=text)
             else:
                 yield from character_violations(f"history[{index}]{where}", text, limit, index)
 
@@ -104,7 +101,10 @@ _PAIRING = ("unanswered_call", "orphan_result", "duplicate_result", "duplicate_c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputValidator:
-    """What an executor accepts. `tool_pairs` says whether broken pairs of calls and results are mended or refused."""
+    """The input that an executor accepts.
+
+    `tool_pairs` decides whether tool calls without results, and results without calls, are repaired or refused.
+    """
 
     max_query_chars: PositiveInt = 10_000
     max_history_messages: NonNegativeInt = 1_000
@@ -115,27 +115,27 @@ class InputValidator:
         check_settings(self)
 
     def check(
-        self, query: object, *, history: Sequence[Any] = (), agent: object = None, run_id: object = None
+        self, query: object, *, history: Sequence[object] = (), agent: object = None, run_id: object = None
     ) -> tuple[Message, ...]:
-        """The history as messages; or `InvalidInput` with everything that is wrong with any of these."""
-        found = [*text_violations("The input", query, self.max_query_chars)]
+        """The history as messages. Raises `InvalidInput` with all violations of all arguments."""
+        violations = [*text_violations("The input", query, self.max_query_chars)]
 
         if agent is not None:
-            found.extend(agent_violations(agent))
+            violations.extend(agent_violations(agent))
 
         if run_id is not None:
-            found.extend(run_id_violations(run_id))
+            violations.extend(run_id_violations(run_id))
 
-        messages, problems = self.check_history(history)
-        found.extend(problems)
+        messages, history_violations = self.check_history(history)
+        violations.extend(history_violations)
 
-        if found:
-            raise InvalidInput(found)
+        if violations:
+            raise InvalidInput(violations)
 
         return messages
 
     def check_history(self, history: object) -> tuple[tuple[Message, ...], list[Violation]]:
-        """The messages of a history, and what is wrong with it."""
+        """The messages of a history, and its violations."""
         if isinstance(history, str | bytes) or not isinstance(history, Sequence):
             text = f"The history must be a list of messages or a RunResult, not {type(history).__name__}."
             return (), [Violation(rule="type", text=text, value=history)]
@@ -143,17 +143,17 @@ class InputValidator:
         if too_many := [*size_violations(history, self.max_history_messages)]:
             return (), too_many
 
-        read, found = import_messages(history)
-        found.extend(message_violations(read, self.max_message_chars))
-        whole = merge_tool_messages(read)
-        messages = tuple(message for _, message in whole)
+        imported, violations = import_messages(history)
+        violations.extend(message_violations(imported, self.max_message_chars))
+        merged = merge_tool_messages(imported)
+        messages = tuple(message for _, message in merged)
 
         if self.tool_pairs == "refuse":
             broken = (v for v in validate(messages) if v.rule in _PAIRING and v.index is not None)
-            found.extend(replace(v, index=whole[min(v.index or 0, len(whole) - 1)][0]) for v in broken)
+            violations.extend(replace(v, index=merged[min(v.index or 0, len(merged) - 1)][0]) for v in broken)
 
-        return messages, found
+        return messages, violations
 
     def answer_violations(self, id: str, answer: object) -> list[Violation]:
-        """What is wrong with the words of a person who answers a pause."""
+        """The violations of a text that answers a pause."""
         return [*text_violations(f"The answer to {id!r}", answer, self.max_query_chars)]

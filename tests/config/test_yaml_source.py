@@ -81,18 +81,18 @@ def test_values_come_from_the_environment(tmp_path: Path) -> None:
 def test_a_variable_that_is_not_set_is_a_problem(tmp_path: Path) -> None:
     """It is named, with what to do."""
     assert problems_of(tmp_path, "history: ${NOPE}\n") == (
-        "config.yaml:1:10: the environment has no NOPE; set it, or write ${NOPE:-default}",
+        "config.yaml:1:10: the environment variable NOPE is not set; set it, or write ${NOPE:-default}",
     )
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: [1", "this is not YAML"),
-        ("- 1\n- 2\n", "must hold keys and values"),
-        ("prune_to: 1\nprune_to: 2\n", "the key 'prune_to' is here twice"),
+        ("a: [1", "invalid YAML"),
+        ("- 1\n- 2\n", "must contain a mapping"),
+        ("prune_to: 1\nprune_to: 2\n", "duplicate key 'prune_to'"),
         ("history: !!python/object/apply:os.system ['true']\n", "history"),
-        ("prune_to: !!int x\n", "can't be read"),
+        ("prune_to: !!int x\n", "can't read 'x'"),
     ],
 )
 def test_files_that_are_not_ours_are_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -102,7 +102,7 @@ def test_files_that_are_not_ours_are_refused(tmp_path: Path, text: str, words: s
 
 def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
     """The error names the file."""
-    with pytest.raises(ConfigError, match="can't be read"):
+    with pytest.raises(ConfigError, match="can't read the file"):
         load(tmp_path / "nowhere.yaml")
 
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")

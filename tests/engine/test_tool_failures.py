@@ -164,8 +164,8 @@ async def results(*calls: Any, tools: Any = TOOLS, **options: Any) -> tuple[Tool
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("never_ends", "did not end within 0.02 s"),
-        ("blocks", "did not end within 0.02 s"),
+        ("never_ends", "timed out after 0.02 s"),
+        ("blocks", "timed out after 0.02 s"),
         ("raises", "ValueError: the disk is full"),
         ("raises_late", "LookupError: gone"),
         ("raises_silently", "Silent: (the error message can't be read: __str__ raised)"),
@@ -334,7 +334,7 @@ async def test_a_thread_that_is_left_behind_is_reported() -> None:
                 go_on.set()
                 await asyncio.to_thread(spoken.wait, 5)
 
-    assert any("left on a daemon thread" in e.text for e in events if isinstance(e, Warned))
+    assert any("keeps running in the background" in e.text for e in events if isinstance(e, Warned))
     assert not any(isinstance(e, ToolProgress) for e in events)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from crew import Agent, CrewExecutor, ScriptedProvider, call, handoff, tool
 from crew.agents import Crew
-from crew.history import Calibration, History, TokenBudget, View
+from crew.history import Calibration, History, RequestView, TokenBudget, View
 from crew.history.manifest import build_manifest, expand_manifests
 from crew.history.policies import MaskToolResults, Truncate
 from crew.history.view import entry_codes, mask_messages, visible_entries, with_marker
@@ -151,7 +151,7 @@ def manifest(history: History, transcript: Transcript, view: View, **changes: An
         "billed_until": 0,
         "policy": "rolling",
     }
-    return build_manifest(history, transcript, view, agent="a", **(given | changes))
+    return build_manifest(history, transcript, view, RequestView.of(history, view), agent="a", **(given | changes))
 
 
 def answered(view: View, history: History) -> View:

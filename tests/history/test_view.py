@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from crew.errors import DefinitionError
-from crew.history import History, View, apply_handoff, visible_messages
+from crew.history import History, RequestView, View, apply_handoff
 from crew.history.eviction import group_entries
 from crew.history.policies import Rolling, Unbounded, create_policy
 from crew.interfaces import HistoryEntry
@@ -32,7 +32,7 @@ def history() -> History:
 
 
 def ids(view: View) -> list[str]:
-    return [message.id for message in visible_messages(history(), view)]
+    return [message.id for message in RequestView.of(history(), view).messages]
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_goal_rules_and_the_handoff_itself_always_cross(what: object, crossed: l
 def test_text_only_shows_words_without_calls() -> None:
     """A reply that spoke and called crosses with its words alone, as the same value each time."""
     view = apply_handoff(View(), history(), AT, "text_only")
-    shown = next(m for m in visible_messages(history(), view) if m.id == SPOKEN[0].id)
+    shown = next(m for m in RequestView.of(history(), view).messages if m.id == SPOKEN[0].id)
     assert (shown.text, shown.calls) == ("let me see", ())  # type: ignore[union-attr]
-    assert next(m for m in visible_messages(history(), view) if m.id == SPOKEN[0].id) is shown
+    assert next(m for m in RequestView.of(history(), view).messages if m.id == SPOKEN[0].id) is shown
 
 
 def test_last_of_nothing_is_nothing() -> None:

@@ -10,7 +10,7 @@ from crew.errors import DefinitionError
 from crew.history import History
 from crew.history.eviction import evict, group_entries
 from crew.history.policies import MaskToolResults, Rolling, Truncate, Unbounded, create_policy, split_stages
-from crew.history.view import View, apply_handoff, hide_positions, visible_entries, visible_messages
+from crew.history.view import RequestView, View, apply_handoff, hide_positions, visible_entries
 from crew.interfaces import HistoryBudget, HistoryEntry
 from crew.messages import AssistantMessage, ToolCall, ToolMessage, ToolResult, UserMessage
 
@@ -102,7 +102,7 @@ def test_a_policy_for_views_leaves_the_history_to_rolling() -> None:
 
 
 def ids(made: History, view: View) -> list[str]:
-    return [message.id for message in visible_messages(made, view)]
+    return [message.id for message in RequestView.of(made, view).messages]
 
 
 def test_hiding_nothing_moves_nothing() -> None:

@@ -108,7 +108,7 @@ async def test_a_refusal_as_too_long_costs_a_run_nothing(protocol: Protocol, pla
         executor = CrewExecutor(agent(provider(server, protocol, "classic")))
 
         if place == 0:
-            with pytest.raises(ContextOverflow, match="must see"):
+            with pytest.raises(ContextOverflow, match="mandatory part"):
                 await run(executor, streamed=streamed)
 
             assert server.count == 1

@@ -310,7 +310,7 @@ async def test_an_answer_that_never_fits_is_billed_kept_and_not_quoted(seen) -> 
     model = ScriptedProvider("The patient MEIER", "The patient MEIER again", '{"number": 17}')
     executor = CrewExecutor(Agent("a", model=model, output=Order), telemetry=seen.telemetry())
 
-    with pytest.raises(OutputInvalid, match="does not fit Order after one repair round") as failed:
+    with pytest.raises(OutputInvalid, match="does not match Order after one correction") as failed:
         await executor.execute("Go")
 
     result = failed.value.result

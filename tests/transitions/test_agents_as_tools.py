@@ -227,7 +227,7 @@ def test_a_handoff_beside_a_called_agent_waits_for_its_answer(models: CheckedMod
     )
     crew = Crew("c", agents=[boss, Agent("next", model=models.scripted("Mine."))])
     assert run_in_virtual_time(CrewExecutor(crew, store=store).execute("Goal.")).output == "Mine."
-    assert [r.text for r in newest(models, "next")] == ["The work is handed to next.", "Noted."]
+    assert [r.text for r in newest(models, "next")] == ["Control passes to next.", "Noted."]
 
 
 def test_pauses_in_called_agents_inside_branches_are_answered_in_any_order(

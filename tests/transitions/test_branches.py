@@ -305,7 +305,7 @@ def test_each_branch_begins_on_the_shared_history_with_a_message_of_its_own(
     result = run_in_virtual_time(CrewExecutor(crew, store=store).execute("Goal."))
 
     assert [m.role for m in models.requests_of("b")[0].messages] == ["user", "assistant", "user"]
-    assert "You are b, one of the branches of g" in models.requests_of("b")[0].messages[-1].text
+    assert "You are b, one of the parallel branches of g" in models.requests_of("b")[0].messages[-1].text
     assert not any(
         "You are b" in text for request in models.requests_of("c") for text in transcript_lines(request.messages)
     )

@@ -60,7 +60,7 @@ def two(models: CheckedModels, what: Any) -> Crew:
     return Crew("c", agents=[a, Agent("b", model=models.scripted("Answer."))])
 
 
-GROUP = ["assistant: Over to b. transfer_to_b({})", "tool: The work is handed to b."]
+GROUP = ["assistant: Over to b. transfer_to_b({})", "tool: Control passes to b."]
 LOOKED = ["assistant: I look. look({})", "tool: look done"]
 OPENING = ["user: Earlier question.", "system: Be kind."]
 
@@ -136,7 +136,7 @@ async def test_a_handoff_to_oneself_goes_on_with_the_filtered_view(models: Check
     assert transcript_lines(models.requests_of("a")[2].messages) == [
         "user: Goal.",
         "assistant:  transfer_to_a({})",
-        "tool: The work is handed to a.",
+        "tool: Control passes to a.",
     ]
     assert [e.target for e in store.events if isinstance(e, HandedOff)] == ["a"]
 
@@ -200,7 +200,7 @@ async def test_of_two_handoffs_in_one_reply_the_first_wins_and_both_are_answered
     assert result.output == "C."
     assert not models.requests_of("b")
     answers = results(models.requests_of("c")[0].messages)
-    assert answers["transfer_to_c"] == "The work is handed to c."
+    assert answers["transfer_to_c"] == "Control passes to c."
     assert answers["transfer_to_b"].startswith("Not done")
 
 
@@ -288,7 +288,7 @@ async def test_nothing_runs_that_the_agent_was_not_given(models: CheckedModels, 
     newest = models.requests_of("a")[1].messages[-1]
     assert isinstance(newest, ToolMessage)
     assert newest.results[0].outcome == "error"
-    assert "There is no tool" in newest.results[0].text
+    assert "Unknown tool" in newest.results[0].text
     again = await CrewExecutor(Agent("d", model=models.scripted("Fine."))).execute("And now?", history=result.history)
     assert again.output == "Fine."
 

@@ -111,7 +111,7 @@ async def test_where_nothing_can_leave_the_first_refusal_is_final() -> None:
     model = NarrowProvider("never", window=1)
     executor = CrewExecutor(Agent("solo", model=model))
 
-    with pytest.raises(ContextOverflow, match="refuses even what 'solo' must see"):
+    with pytest.raises(ContextOverflow, match="refuses even the mandatory part"):
         await executor.execute("A question.")
 
     assert len(model.requests) == 1

@@ -142,7 +142,7 @@ async def test_approval_may_depend_on_the_arguments() -> None:
     broken = Office(lambda to: 1 / 0)
     _, result, provider = await paused(broken, call("send", to="Ada"))
     assert result.output == "done"
-    assert "could not be decided: ZeroDivisionError" in provider.shown[1][-1].results[0].text  # type: ignore[union-attr]
+    assert "approval check of this call failed: ZeroDivisionError" in provider.shown[1][-1].results[0].text  # type: ignore[union-attr]
 
     async def slow(to: str) -> bool:
         return True
@@ -164,7 +164,7 @@ async def test_a_reply_without_a_signal_waits_for_the_user() -> None:
     with pytest.raises(InvalidInput, match="blank"):
         await executor.resume("r", {pause.id: "  "})
 
-    with pytest.raises(InvalidInput, match="must be a text"):
+    with pytest.raises(InvalidInput, match="must be a string"):
         await executor.resume("r", {pause.id: 17})
 
     events, result = await collect(executor.resume_stream("r", {pause.id: "17"}))

@@ -82,7 +82,7 @@ async def test_a_route_to_an_agent_adds_one_user_message_which_names_both(
     )
     assert [m.role for m in models.requests_of("b")[0].messages] == ["user", "assistant", "user"]
     note = models.requests_of("b")[0].messages[-1]
-    assert (note.origin, "a passed the work on to you, b" in note.text) == ("route", True)
+    assert (note.origin, "Control passed from a to b" in note.text) == ("route", True)
     assert len(result.transcript) == 4
 
 

@@ -124,9 +124,12 @@ crews:
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        ("output: no_such_module:Colour", "output: 'no_such_module:Colour' can't be loaded"),
-        ("output: json:loads", "not a pydantic model"),
-        ("handoffs: [{to: painter, payload: json:nothing}]", "payload of the handoff to 'painter': 'json:nothing'"),
+        ("output: no_such_module:Colour", "output: can't load 'no_such_module:Colour'"),
+        ("output: json:loads", "output must be a subclass of pydantic.BaseModel"),
+        (
+            "handoffs: [{to: painter, payload: json:nothing}]",
+            "payload of the handoff to 'painter': can't load 'json:nothing'",
+        ),
     ],
 )
 def test_a_shape_that_is_none_is_refused(said: str, problem: str, tmp_path: Path) -> None:

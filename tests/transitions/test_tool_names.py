@@ -26,5 +26,5 @@ async def test_a_name_that_only_looks_like_a_tool_runs_nothing(name: str) -> Non
     assert ran == []
     assert result.output == "done"
     (answer,) = result.history[2].results  # type: ignore[union-attr]
-    assert "There is no tool" in answer.text
+    assert "Unknown tool" in answer.text
     assert "look_up" in answer.text

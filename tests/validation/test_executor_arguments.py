@@ -54,8 +54,11 @@ class Waits:
         (lambda: CrewExecutor(AGENT, parameters=any_(5)), "parameters must be RequestParameters"),
         (lambda: CrewExecutor(AGENT, observers=any_([42])), "an observer must be a function .* not 42"),
         (lambda: CrewExecutor(AGENT, observers=any_([Odd])), "an observer must be a function .* not <class"),
-        (lambda: CrewExecutor(AGENT, observers=[Waits()]), "nobody awaits it; <.*Waits object .* is async"),
-        (lambda: CrewExecutor(AGENT, observers=[Waits().__call__]), "nobody awaits it; <bound method .* is async"),
+        (lambda: CrewExecutor(AGENT, observers=[Waits()]), "events are not awaited; <.*Waits object .* is async"),
+        (
+            lambda: CrewExecutor(AGENT, observers=[Waits().__call__]),
+            "events are not awaited; <bound method .* is async",
+        ),
         (lambda: CrewExecutor(AGENT, observers=any_(print)), "observers must be a list such as .* not <built-in"),
         (lambda: CrewExecutor(AGENT, history=any_(5)), "a policy has a name and a method 'prune'"),
         (lambda: CrewExecutor(AGENT, history=any_(Rolling)), "not <class"),

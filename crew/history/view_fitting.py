@@ -1,0 +1,286 @@
+"""Fits one agent's view to its policies and limits before its model is asked.
+
+The order: the view policies of executor and agent, the token budget, `max_history_size`, the bound of the history.
+Each removes a block from the front and then leaves the view alone, so that consecutive requests share their prefix; a
+step in which no limit is near only adds up numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from crew.errors import ContextOverflow
+from crew.history.eviction import Unit, enforce_bounds, evict, group_entries
+from crew.history.history import History
+from crew.history.policies.view_policies import MaskToolResults
+from crew.history.token_budget import WINDOW_THRESHOLD, Calibration, TokenBudget, split_billed
+from crew.history.view import MARKER_TOKENS, RequestView, View, hide_positions, mask_messages
+from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PolicyOptions, PruneDecision
+from crew.messages import OMITTED, ToolMessage, message_size
+
+TARGET_SHARE = 0.5
+# Messages that were not billed yet are estimated; against a limit that must hold, the estimate counts a little more.
+ESTIMATE_MARGIN = 1.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
+    """What one pruning of a history or of a view did; `policy` is the policy or the limit that caused it."""
+
+    policy: str
+    reason: str
+    before: int
+    after: int
+    tokens_before: int
+    tokens_after: int
+    evicted: tuple[str, ...] = ()
+    masked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewPolicy:
+    """A policy that prunes one agent's view, with its options."""
+
+    policy: Policy
+    options: PolicyOptions
+
+
+class ViewFitter:
+    """One agent's view while it is fitted: its content, its size, and the prunings so far.
+
+    `overhead_parts` lists what a request holds beside messages, for the error of a request that can't fit.
+    """
+
+    def __init__(
+        self,
+        agent: str,
+        history: History,
+        view: View,
+        token_budget: TokenBudget,
+        calibration: Calibration,
+        billed_until: int,
+        overhead_parts: Callable[[], list[tuple[str, int]]],
+    ) -> None:
+        self.agent, self.history, self.view = agent, history, view
+        self.token_budget, self.calibration, self.billed_until = token_budget, calibration, billed_until
+        self.prunings: list[Pruning] = []
+        self._overhead_parts = overhead_parts
+        self._measure()
+        self.tokens_before_fitting = self.tokens
+
+    def _measure(self) -> None:
+        self.content = RequestView.of(self.history, self.view)
+        old, new = split_billed(self.content.sent, self.billed_until)
+        estimated = new * self.calibration.estimate_ratio
+        self.tokens = round(self.token_budget.overhead_tokens + old * self.calibration.billed_scale + estimated)
+        self.cautious_tokens = self.tokens + estimated * (ESTIMATE_MARGIN - 1.0)
+
+    @property
+    def size(self) -> int:
+        """How many messages the request holds."""
+        return self.content.size
+
+    def groups(self) -> tuple[MessageGroup, ...]:
+        """The visible messages in groups, each with its tokens as this model counts them."""
+        c = self.calibration
+        weighed = [
+            replace(
+                entry,
+                tokens=round(
+                    entry.tokens * (c.billed_scale if entry.position < self.billed_until else c.estimate_ratio)
+                ),
+            )
+            for entry in self.content.entries
+        ]
+        return group_entries(weighed, self.history.goal)
+
+    def beside_groups(self) -> tuple[int, int]:
+        """What a request holds beside the groups: the size of the marker, and its tokens with the overhead."""
+        old, new = split_billed(self.content.entries, self.billed_until)
+        groups = old * self.calibration.billed_scale + new * self.calibration.estimate_ratio
+        return (1 if self.view.truncated_count else 0), max(0, round(self.tokens - groups))
+
+    # ------------------------------------------------------------------------------------------ changes of the view
+
+    def hide(self, gone: Collection[HistoryEntry], rule: str, reason: str, *, insert_marker: bool = False) -> None:
+        """Hide these entries; with `insert_marker`, a marker states how many messages are missing."""
+        truncated = self.view.truncated_count + (
+            sum(message_size(entry.message) for entry in gone) if insert_marker else 0
+        )
+        view = hide_positions(self.view, self.content.entries, {entry.position for entry in gone})
+        evicted = tuple(entry.message.id for entry in gone)
+        self._accept(replace(view, truncated_count=truncated), rule, reason, evicted=evicted)
+
+    def mask(self, ids: Collection[str], rule: str, reason: str) -> None:
+        """Mask the tool results of these messages."""
+        self._accept(mask_messages(self.view, self.content.entries, ids), rule, reason, masked=tuple(ids))
+
+    def _accept(
+        self, view: View, rule: str, reason: str, evicted: tuple[str, ...] = (), masked: tuple[str, ...] = ()
+    ) -> None:
+        before, tokens = self.size, self.tokens
+        self.view = replace(view, moved_by=rule)
+        self._measure()
+        self.prunings.append(
+            Pruning(
+                policy=rule,
+                reason=reason,
+                before=before,
+                after=self.size,
+                tokens_before=tokens,
+                tokens_after=self.tokens,
+                evicted=evicted,
+                masked=masked,
+            )
+        )
+
+    def evict_to(self, rule: str, reason: str, *, target: float, ceiling: float, by: Unit = "tokens") -> bool:
+        """Evict down to the target, and protected groups only down to the ceiling; False where nothing could leave."""
+        groups, (size, tokens) = self.groups(), self.beside_groups()
+        extra = tokens if by == "tokens" else size
+        gone = evict(groups, target=target - extra, limit=ceiling - extra, by=by)
+
+        if gone:
+            self.hide([entry for index in sorted(gone) for entry in groups[index].entries], rule, reason)
+
+        if self.view.truncated_count and (self.tokens if by == "tokens" else self.size) > ceiling:
+            # The mandatory part goes before the marker.
+            self._accept(replace(self.view, truncated_count=0), rule, reason)
+            return True
+
+        return bool(gone)
+
+    def overflow_error(self, text: str, limit: int, by: Unit = "tokens") -> ContextOverflow:
+        """The error for a request that can't be made smaller, with a list of what it holds."""
+        items = self._overhead_parts() if by == "tokens" else []
+        items.extend(
+            (f"{g.kind} {g.entries[0].message.id!r}", g.tokens if by == "tokens" else g.size)
+            for g in self.groups()
+            if g.mandatory
+        )
+        return ContextOverflow(text, limit=limit, items=items)
+
+    # ------------------------------------------------------------------------------------------ the rules, in order
+
+    def apply_policies(self, policies: Sequence[ViewPolicy]) -> None:
+        """Let each policy prune or mask this view."""
+        for policy in policies:
+            if _policy_may_act(policy, self):
+                _apply_policy(policy, self)
+
+    def fit_max_tokens(self, max_tokens: int | None) -> None:
+        """Keep the request within the caller's `max_tokens`."""
+        if max_tokens is None:
+            return
+
+        overhead = self.token_budget.overhead_tokens
+
+        if overhead >= max_tokens:
+            raise ContextOverflow(
+                f"max_tokens must accommodate the system prompt: instructions and tools of {self.agent!r} hold about "
+                f"{overhead} tokens, and max_tokens is {max_tokens}.",
+                limit=max_tokens,
+                items=self._overhead_parts(),
+            )
+
+        if self.cautious_tokens <= max_tokens:
+            return
+
+        reason = f"about {self.tokens} tokens, and max_tokens is {max_tokens}"
+        self.evict_to("max_tokens", reason, target=max_tokens * TARGET_SHARE, ceiling=max_tokens / ESTIMATE_MARGIN)
+
+        if self.tokens > max_tokens:
+            text = f"The mandatory part of a request of {self.agent!r} holds about {self.tokens} tokens, more than "
+            raise self.overflow_error(f"{text}max_tokens={max_tokens}.", max_tokens)
+
+    def fit_window(self, *, policy_decides: bool) -> None:
+        """Keep the request within the model's context window; a policy with a threshold may use all of it."""
+        budget = self.token_budget
+        share = 1.0 if policy_decides else WINDOW_THRESHOLD
+        ceiling = min(budget.window - budget.reply_reserve, budget.window * share)
+
+        if self.tokens > ceiling:
+            reason = f"about {self.tokens} tokens, and the window holds {budget.window} ({budget.window_source})"
+            self.evict_to("window", reason, target=min(ceiling, budget.window * TARGET_SHARE), ceiling=ceiling)
+
+        # A default window, or an estimate that no bill has confirmed, does not justify an error: the model may accept.
+        sure = budget.window_source != "default" and not self.view.overflow_count
+        slack = 1.0 if self.calibration.bill_count else 1.3
+
+        if sure and self.tokens > budget.window * slack:
+            text = f"The mandatory part of a request of {self.agent!r} holds about {self.tokens} tokens, more than "
+            raise self.overflow_error(f"{text}its window of {budget.window}.", budget.window)
+
+    def fit_history_size(self, limit: int | None) -> None:
+        """Keep the request within the caller's `max_history_size`."""
+        if limit is None or self.size <= limit:
+            return
+
+        reason = f"{self.size} messages, and max_history_size is {limit}"
+        self.evict_to("max_history_size", reason, target=max(1, limit // 2), ceiling=limit, by="size")
+
+        if self.size > limit:
+            text = f"The mandatory part of a request of {self.agent!r} holds {self.size} messages, more than "
+            raise self.overflow_error(f"{text}max_history_size={limit}.", limit, "size")
+
+    def fit_bound(self, budget: HistoryBudget) -> None:
+        """Keep the request within the history's bound: a marker is one message more than the history holds."""
+        if budget.limit is not None and self.size > budget.limit:
+            reason = f"{self.size} messages with the marker, more than the limit of {budget.limit}"
+            self.evict_to("truncate", reason, target=budget.prune_to, ceiling=budget.limit, by="size")
+
+
+def _policy_may_act(view_policy: ViewPolicy, fitter: ViewFitter) -> bool:
+    """Whether a policy could have something to do; groups are built only then."""
+    if isinstance(view_policy.policy, MaskToolResults):
+        keep_recent = view_policy.policy.keep_recent
+        return bool(keep_recent) and _readable_results(fitter) >= 2 * keep_recent
+
+    limit, threshold = view_policy.options.limit, view_policy.options.threshold
+
+    if threshold is not None and fitter.tokens > threshold * fitter.token_budget.window - 2 * MARKER_TOKENS:
+        return True
+
+    if limit == "default":
+        return threshold is None
+
+    return limit is not None and fitter.size > limit
+
+
+def _readable_results(fitter: ViewFitter) -> int:
+    results = (
+        entry.message
+        for entry in fitter.content.entries
+        if entry.position >= fitter.view.masked_before and isinstance(entry.message, ToolMessage)
+    )
+    return sum(message_size(message) for message in results if message.results[0].text != OMITTED)
+
+
+def _apply_policy(view_policy: ViewPolicy, fitter: ViewFitter) -> None:
+    policy, options = view_policy.policy, view_policy.options
+    groups = fitter.groups()
+    size, tokens = fitter.beside_groups()
+    limit = options.explicit_limit
+    target = options.prune_to or max(1, (limit or 0) // 2)
+    budget = HistoryBudget(limit=limit, prune_to=target, window=fitter.token_budget.window, overhead_tokens=tokens)
+    bound = limit - size if limit is not None else sum(g.size for g in groups)
+    decision: PruneDecision = enforce_bounds(groups, policy.prune(groups, budget), bound)
+
+    if decision.evicted:
+        gone = [entry for g in decision.evicted for entry in g.entries]
+        fitter.hide(gone, policy.name, decision.reason, insert_marker=options.insert_marker)
+
+    # The newest results stay readable whatever a policy decides: the model called the tools for them.
+    mandatory = {entry.message.id for g in decision.kept if g.mandatory for entry in g.entries}
+    masked = tuple(id for id in decision.masked if id not in mandatory)
+
+    if masked:
+        fitter.mask(masked, policy.name, decision.reason)
+
+    if limit is not None and fitter.size > limit:
+        fitter.evict_to(policy.name, decision.reason, target=limit, ceiling=limit, by="size")
+
+    if limit is not None and fitter.size > limit:
+        text = f"The mandatory part of a request of {fitter.agent!r} holds {fitter.size} messages, more than "
+        raise fitter.overflow_error(f"{text}the limit of {limit} of the policy {policy.name!r}.", limit, "size")
