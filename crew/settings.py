@@ -258,7 +258,7 @@ def _is_plain(hint: object) -> bool:
         return _is_plain(get_args(hint)[0])
 
     if origin in (Union, UnionType):
-        return all(_is_plain(member) for member in get_args(hint))
+        return all(get_origin(member) is Literal or _is_plain(member) for member in get_args(hint))
 
     if origin is Literal:
         return len(get_args(hint)) > 1
