@@ -57,10 +57,10 @@ async def run_without_crash(lines: list[Any]) -> tuple[RunResult, RecordingProvi
     return await executor.execute("the goal", run_id="r"), provider, len(store.snapshots)
 
 
-async def run_until_crash(lines: list[Any], after: int, ledger: ExternalTools) -> tuple[RecordingProvider, JsonStore]:
+async def run_until_crash(lines: list[Any], after: int, tools: ExternalTools) -> tuple[RecordingProvider, JsonStore]:
     """The same run in a process that ends after its n-th commit."""
     provider, store = RecordingProvider(*lines), JsonStore(crash_after=after)
-    executor = executor_for(provider, *ledger.tools, store=store, max_messages_per_request=LIMIT)
+    executor = executor_for(provider, *tools.tools, store=store, max_messages_per_request=LIMIT)
 
     with pytest.raises(Crash):
         await executor.execute("the goal", run_id="r")
@@ -83,10 +83,10 @@ async def check_every_crash(lines: list[Any]) -> None:
     assert commits > 2
 
     for after in range(1, commits):
-        ledger = ExternalTools()
-        first, store = await run_until_crash(lines, after, ledger)
+        tools = ExternalTools()
+        first, store = await run_until_crash(lines, after, tools)
         second = RecordingProvider(*lines)
-        executor = executor_for(second, *ledger.tools, store=store, max_messages_per_request=LIMIT)
+        executor = executor_for(second, *tools.tools, store=store, max_messages_per_request=LIMIT)
         result = await executor.resume("r")
         assert same(result, expected), f"after commit {after}"
         # The reply that was never committed is asked for again, with the same request; none else is.
@@ -122,12 +122,12 @@ async def test_interrupted_write_pauses_the_run(answer: Any) -> None:
     doubts = 0
 
     for after in range(1, commits):
-        ledger = ExternalTools()
-        _, store = await run_until_crash(lines, after, ledger)
+        tools = ExternalTools()
+        _, store = await run_until_crash(lines, after, tools)
         provider = RecordingProvider(*lines)
-        executor = executor_for(provider, *ledger.tools, store=store, max_messages_per_request=LIMIT)
+        executor = executor_for(provider, *tools.tools, store=store, max_messages_per_request=LIMIT)
         result = await executor.resume("r")
-        before = list(ledger.written)
+        before = list(tools.written)
 
         while result.stop_reason == "paused":
             assert {pause.reason for pause in result.pauses} == {"in_doubt"}
@@ -137,12 +137,12 @@ async def test_interrupted_write_pauses_the_run(answer: Any) -> None:
         assert result.output == "the answer"
         # Nothing whose result was committed is done again; what is in doubt only where a person says so.
         if answer != "run again":
-            assert len(set(ledger.written)) == len(ledger.written)
-            assert len(ledger.written) <= 3
+            assert len(set(tools.written)) == len(tools.written)
+            assert len(tools.written) <= 3
         else:
-            assert set(ledger.written) == {0, 1, 10}
-            assert len(ledger.written) <= 3 + 2
-        assert before == ledger.written[: len(before)]
+            assert set(tools.written) == {0, 1, 10}
+            assert len(tools.written) <= 3 + 2
+        assert before == tools.written[: len(before)]
 
     assert doubts >= 3
 
