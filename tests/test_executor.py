@@ -1,4 +1,4 @@
-"""The public face: conversations, run ids, sync use, structured output, empty replies, failures."""
+"""The public interface: conversations, run ids, sync use, structured output, empty replies, failures."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def echo(request: Any) -> str:
 # ------------------------------------------------------------------------------------------ conversations
 
 
-async def test_a_conversation_goes_on_from_a_result() -> None:
-    """The history, the transcript and the conversation's id come along; the run is a new one."""
+async def test_conversation_continues_from_a_result() -> None:
+    """History, transcript and conversation id are kept; the run is new."""
     provider = RecordingProvider(echo)
     executor = executor_for(provider)
     first = await executor.execute("one")
@@ -52,8 +52,8 @@ async def test_a_conversation_goes_on_from_a_result() -> None:
     assert len({m.id for m in second.transcript}) == 4
 
 
-async def test_a_conversation_goes_on_from_a_list() -> None:
-    """A result's history passes our own validator, untouched, and is the beginning of the next request."""
+async def test_conversation_continues_from_a_list() -> None:
+    """The history of a result passes the validator unchanged and starts the next request."""
     provider = RecordingProvider([call("look", n=1), call("look", n=2)], "found", echo)
     executor = executor_for(provider, look)
     first = await executor.execute("one")
@@ -63,8 +63,8 @@ async def test_a_conversation_goes_on_from_a_list() -> None:
     assert second.conversation_id != first.conversation_id
 
 
-async def test_a_long_conversation_stays_bounded() -> None:
-    """A hundred turns by result at a limit of 8: bounded, valid, the transcript whole."""
+async def test_long_conversation_stays_bounded() -> None:
+    """A hundred turns at a limit of 8: bounded, valid, with a complete transcript."""
     provider = RecordingProvider(echo)
     executor = executor_for(provider, max_messages_per_request=8)
     result = await executor.execute("turn 0")
@@ -79,8 +79,8 @@ async def test_a_long_conversation_stays_bounded() -> None:
     assert [m.text for m in result.transcript[:2]] == ["turn 0", "heard turn 0"]  # type: ignore[union-attr]
 
 
-async def test_the_same_message_may_be_asked_twice() -> None:
-    """A goal whose id is taken is named anew, so that there is one goal."""
+async def test_same_message_can_be_the_goal_twice() -> None:
+    """A goal whose id is in use gets a new id."""
     provider = RecordingProvider(echo)
     executor = executor_for(provider)
     goal = UserMessage("again", id="mine")
@@ -95,8 +95,8 @@ async def test_the_same_message_may_be_asked_twice() -> None:
 
 
 @pytest.mark.parametrize("store", [MemoryStore, JsonStore])
-async def test_a_run_id_is_used_once(store: Any) -> None:
-    """Also after the run has finished, and while it is under way."""
+async def test_run_id_can_be_used_once(store: Any) -> None:
+    """Also after the run has finished, and while it is active."""
     executor = executor_for(RecordingProvider(echo), store=store())
     await executor.execute("one", run_id="r")
 
@@ -124,8 +124,8 @@ async def test_a_run_id_is_used_once(store: Any) -> None:
     assert (await running).output == "done"
 
 
-async def test_the_memory_store_drops_finished_runs() -> None:
-    """Memory holds what can go on, and nothing else."""
+async def test_memory_store_drops_finished_runs() -> None:
+    """It keeps only runs that can be resumed."""
     store = MemoryStore()
     executor = executor_for(RecordingProvider(echo), store=store)
 
@@ -139,14 +139,14 @@ async def test_the_memory_store_drops_finished_runs() -> None:
 
 
 def test_execute_sync_works_without_a_loop() -> None:
-    """A script needs no event loop, and leaves none behind."""
+    """A script needs no event loop, and none is left."""
     executor = executor_for(RecordingProvider(echo))
     assert executor.execute_sync("one").output == "heard one"
     assert executor.execute_sync("two").output == "heard two"
 
 
 async def test_execute_sync_works_inside_a_running_loop() -> None:
-    """A notebook has a loop already: the run works on a thread that ends with it."""
+    """As in a notebook: the run uses a thread that ends with it."""
     before = threading.active_count()
     executor = executor_for(RecordingProvider(echo))
     assert executor.execute_sync("one").output == "heard one"
@@ -164,7 +164,7 @@ async def test_execute_sync_works_inside_a_running_loop() -> None:
 
 
 class Order(BaseModel):
-    """What is wanted."""
+    """The output type."""
 
     number: int
     city: str
@@ -176,7 +176,7 @@ def ordering(*lines: Any) -> tuple[CrewExecutor, RecordingProvider]:
 
 
 async def test_structured_output_is_a_value_of_its_type() -> None:
-    """The schema goes with the request, the answer comes back as the type."""
+    """The request holds the schema, and the output is a value of the type."""
     executor, provider = ordering('{"number": 17, "city": "Bern"}')
     assert (await executor.execute("go")).output == Order(number=17, city="Bern")
     spec = provider.requests[0].output
@@ -184,8 +184,8 @@ async def test_structured_output_is_a_value_of_its_type() -> None:
     assert set(spec.schema["properties"]) == {"number", "city"}
 
 
-async def test_an_answer_that_does_not_fit_is_mended_once() -> None:
-    """The model is told what is wrong; the second answer counts."""
+async def test_invalid_answer_is_repaired_once() -> None:
+    """The model gets the validation errors; the second answer counts."""
     executor, provider = ordering('{"number": "x"}', '{"number": 17, "city": "Bern"}')
     result = await executor.execute("go")
     assert result.output == Order(number=17, city="Bern")
@@ -196,8 +196,8 @@ async def test_an_answer_that_does_not_fit_is_mended_once() -> None:
     assert len(result.transcript) == 4
 
 
-async def test_an_answer_that_never_fits_is_an_error() -> None:
-    """After one repair round the run fails, with everything so far."""
+async def test_answer_that_stays_invalid_is_an_error() -> None:
+    """After one repair request the run fails, with its result so far."""
     executor, provider = ordering("no", "still no", "never asked")
 
     with pytest.raises(OutputInvalid) as caught:
@@ -211,7 +211,7 @@ async def test_an_answer_that_never_fits_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("nothing", ["", "  \n", ModelReply()])
-async def test_an_empty_reply_is_asked_once_more(nothing: Any) -> None:
+async def test_empty_reply_is_requested_again(nothing: Any) -> None:
     """It never enters the history; the next reply counts."""
     provider = RecordingProvider(nothing, "something")
     executor = executor_for(provider)
@@ -223,7 +223,7 @@ async def test_an_empty_reply_is_asked_once_more(nothing: Any) -> None:
 
 
 async def test_two_empty_replies_are_an_empty_answer() -> None:
-    """The run completes, and an event says so; an empty reply later in the run has a second chance of its own."""
+    """The run completes and emits an event; a later empty reply is requested again too."""
     provider = RecordingProvider("", call("look", n=1), "", "")
     executor = executor_for(provider, look)
     events, result = await collect(executor.execute_stream("go"))
@@ -236,8 +236,8 @@ async def test_two_empty_replies_are_an_empty_answer() -> None:
 # ------------------------------------------------------------------------------------------ failures
 
 
-async def test_a_run_that_failed_can_be_resumed() -> None:
-    """What was committed stays; the model is asked again."""
+async def test_failed_run_can_be_resumed() -> None:
+    """Committed work stays; the request is sent again."""
     broken = [True]
 
     def flaky(request: Any) -> str:
@@ -257,16 +257,16 @@ async def test_a_run_that_failed_can_be_resumed() -> None:
     assert (await executor.resume("r")).output == "now"
 
 
-async def test_an_exhausted_script_says_what_to_do() -> None:
-    """Offline work fails in words."""
+async def test_exhausted_script_error_names_the_fix() -> None:
+    """The error of ScriptedProvider explains how to continue."""
     with pytest.raises(RunError, match="add a line") as caught:
         await executor_for(RecordingProvider(call("look", n=1)), look).execute("go")
 
     assert isinstance(caught.value.__cause__, ScriptExhausted)
 
 
-async def test_an_overflow_in_the_middle_of_a_run_is_itemised() -> None:
-    """A history policy of anybody's making can't hide it: the error names what must stay."""
+async def test_overflow_in_the_middle_of_a_run_is_itemized() -> None:
+    """With any policy the error lists the mandatory parts."""
     rules = [{"role": "system", "content": f"rule {n}"} for n in range(3)]
     provider = RecordingProvider(call("look", n=1), "done")
     executor = executor_for(provider, look, max_messages_per_request=6)
@@ -278,15 +278,15 @@ async def test_an_overflow_in_the_middle_of_a_run_is_itemised() -> None:
     assert sum(size for _, size in caught.value.items) == 7
 
 
-def test_a_model_that_nobody_serves_is_a_definition_error() -> None:
-    """The error shows how a model is written."""
+def test_unknown_model_is_a_definition_error() -> None:
+    """The error shows how to write a model."""
     for model in ("gpt", "nobody:gpt", "scripted:"):
         with pytest.raises(DefinitionError, match="provider:name"):
             executor_for(model)
 
 
-async def test_an_unknown_agent_is_told_with_its_neighbours() -> None:
-    """`agent=` begins elsewhere; a wrong name is refused before anything runs."""
+async def test_unknown_agent_error_suggests_a_similar_name() -> None:
+    """`agent=` selects the first agent; a wrong name is refused before the run."""
     executor = executor_for(RecordingProvider(echo))
     assert (await executor.execute("go", agent="solo")).agent == "solo"
 
@@ -294,8 +294,8 @@ async def test_an_unknown_agent_is_told_with_its_neighbours() -> None:
         await executor.execute("go", agent="sole")
 
 
-async def test_lone_surrogates_of_a_model_are_replaced_at_the_door() -> None:
-    """What a model writes can be stored and sent, whatever it writes."""
+async def test_lone_surrogates_of_a_model_are_replaced() -> None:
+    """Every reply can be stored and sent."""
     odd = ToolCall(id="a\ud800", name="lo\udfffk", arguments='{"n": "\ud800"}')
     provider = RecordingProvider(ModelReply(text="a\ud800", calls=(odd,)), "done \udfff")
     result = await executor_for(provider, look, store=JsonStore()).execute("go")
@@ -304,7 +304,7 @@ async def test_lone_surrogates_of_a_model_are_replaced_at_the_door() -> None:
 
 
 async def test_plain_functions_are_tools() -> None:
-    """An agent takes functions as they are."""
+    """An agent accepts plain functions."""
 
     def shout(text: str) -> str:
         """Shout."""

@@ -1,4 +1,4 @@
-"""A crew's graph is checked when it is built, and everything that is wrong with it is said at once."""
+"""A crew's graph is checked when it is built, and the error lists every problem."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ PROBLEMS: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)
-def test_each_kind_of_problem_is_found_when_the_crew_is_built(kind: str) -> None:
-    """A crew that can't run as it is written is refused before anything runs, in words that name what is wrong."""
+def test_each_problem_is_found_when_the_crew_is_built(kind: str) -> None:
+    """A crew that can't run is refused before a run, and the error names the problem."""
     build, words = PROBLEMS[kind]
 
     with pytest.raises(DefinitionError) as caught:
@@ -138,8 +138,8 @@ def test_each_kind_of_problem_is_found_when_the_crew_is_built(kind: str) -> None
     assert words in str(caught.value)
 
 
-def test_all_problems_are_told_at_once() -> None:
-    """Whoever mends a crew sees the whole list, not one problem after the other."""
+def test_error_lists_all_problems() -> None:
+    """Not one problem after the other."""
     with pytest.raises(DefinitionError) as caught:
         Crew(
             "support",
@@ -157,15 +157,15 @@ def test_all_problems_are_told_at_once() -> None:
     assert "Did you mean 'billing'?" in str(caught.value)
 
 
-def test_a_circle_of_then_with_a_way_out_is_a_loop_that_may_be_meant() -> None:
-    """A route that ends the run, a handoff elsewhere or a person's word leads out of it."""
+def test_loop_of_then_with_an_exit_is_allowed() -> None:
+    """A route that ends the run, a handoff or a pause is an exit."""
     Crew("c", agents=[agent("a", then="b", routes=[Route("[DONE]", to=None)]), agent("b", then="a")])
     Crew("c", agents=[agent("a", then="b", handoffs=["x"]), agent("b", then="a"), agent("x")])
     Crew("c", agents=[agent("a", then="b", wait_for_signal=True), agent("b", then="a")])
 
 
-def test_an_agent_may_serve_two_branches_and_as_a_tool_of_several() -> None:
-    """Agents hold no state, so one object may stand wherever it is useful."""
+def test_one_agent_can_have_several_places() -> None:
+    """Agents hold no state: one object can be two branches and a tool of several agents."""
     clerk = agent("clerk")
     crew = Crew(
         "c",
@@ -175,12 +175,12 @@ def test_an_agent_may_serve_two_branches_and_as_a_tool_of_several() -> None:
     assert set(crew.agents_by_name) == {"a", "b", "clerk"}
 
 
-def test_a_handoff_to_oneself_is_allowed() -> None:
-    """It is a way to go on with a filtered view, and it counts as a handoff like any other."""
+def test_handoff_to_itself_is_allowed() -> None:
+    """It continues with a filtered view, and counts as a handoff."""
     Crew("c", agents=[agent("a", handoffs=[handoff("a", history="none")])])
 
 
-async def test_an_unknown_agent_to_begin_with_is_refused_with_the_nearest_name() -> None:
+async def test_unknown_entry_agent_suggests_a_similar_name() -> None:
     """`agent=` names an agent or a group of the crew."""
     executor = CrewExecutor(Crew("c", agents=[agent("billing")]))
 
@@ -189,13 +189,13 @@ async def test_an_unknown_agent_to_begin_with_is_refused_with_the_nearest_name()
 
 
 class Ticket(BaseModel):
-    """What a handoff carries."""
+    """The payload of a handoff."""
 
     order: int
 
 
-def test_what_a_model_is_told_of_its_handoffs() -> None:
-    """A handoff is a tool named after its target; a payload's schema is its parameters."""
+def test_tool_specification_of_a_handoff() -> None:
+    """A handoff is a tool named after its target; the schema of the payload is its parameters."""
     crew = Crew(
         "c",
         agents=[

@@ -1,4 +1,4 @@
-"""A configuration file is read whole or refused whole, with every problem at its place."""
+"""A configuration file is accepted as a whole, or refused with the location of every problem."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from crew.messages import SummaryMessage
 from crew.telemetry import reset
 
 
-def written(folder: Path, text: str) -> Path:
+def write_config(folder: Path, text: str) -> Path:
     path = folder / "config.yaml"
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def problems_of(folder: Path, text: str, **environment: str) -> tuple[str, ...]:
+def load_problems(folder: Path, text: str, **environment: str) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
-        load(written(folder, text), environment)
+        load(write_config(folder, text), environment)
 
     return tuple(problem.replace(f"{folder}/", "") for problem in caught.value.problems)
 
 
 def test_the_shipped_file_holds_the_defaults() -> None:
-    """What config.yaml writes out is what an executor without a file does."""
+    """An executor built from config.yaml has the settings of one built without a file."""
     shipped = CrewExecutor.from_config("config.yaml", crew="greeter")
     bare = CrewExecutor(shipped.plan.crew)
     assert shipped.plan.budget == bare.plan.budget
@@ -39,8 +39,8 @@ def test_the_shipped_file_holds_the_defaults() -> None:
     assert shipped._parameters == bare._parameters
 
 
-def test_every_problem_is_told_at_once_with_its_place(tmp_path: Path) -> None:
-    """Unknown keys, wrong types and missing ones: file, line, column and the nearest valid name."""
+def test_all_problems_are_reported_with_their_locations(tmp_path: Path) -> None:
+    """Unknown keys, wrong types and missing keys: file, line, column and the closest known key."""
     text = """\
 max_mesages_per_request: 50
 prune_to: "25"
@@ -50,7 +50,7 @@ crews:
     agents:
       b: {modl: x}
 """
-    assert problems_of(tmp_path, text) == (
+    assert load_problems(tmp_path, text) == (
         "config.yaml:1:1: max_mesages_per_request is not a known key. Did you mean 'max_messages_per_request'?",
         "config.yaml:2:1: prune_to must be a positive integer such as 50, not '25'",
         "config.yaml:3:10: limits.rounds must be 0 or a positive integer, not 'x'",
@@ -62,14 +62,14 @@ crews:
 
 @pytest.mark.parametrize("value", ["0", "-1", '"50"', "2.5", "true", "[50]"])
 def test_a_limit_that_is_not_a_positive_integer_is_refused(tmp_path: Path, value: str) -> None:
-    """The same edge sizes that the constructor refuses."""
-    (problem,) = problems_of(tmp_path, f"max_messages_per_request: {value}\n")
+    """The constructor refuses the same values."""
+    (problem,) = load_problems(tmp_path, f"max_messages_per_request: {value}\n")
     assert problem.startswith("config.yaml:1:1: max_messages_per_request must be a positive integer such as 50, not ")
 
 
-def test_values_come_from_the_environment(tmp_path: Path) -> None:
-    """${NAME} is read as if it had been written there; ${NAME:-default} has a way out."""
-    path = written(
+def test_environment_variables_are_substituted(tmp_path: Path) -> None:
+    """${NAME} is parsed as if its value were in the file; ${NAME:-default} falls back to the default."""
+    path = write_config(
         tmp_path, "max_messages_per_request: ${LIMIT}\nprune_to: ${TARGET:-7}\nhistory: '${POLICY:-rolling}'\n"
     )
     settings = load(path, {"LIMIT": "20"})
@@ -78,9 +78,9 @@ def test_values_come_from_the_environment(tmp_path: Path) -> None:
     assert settings.history.name == "rolling"
 
 
-def test_a_variable_that_is_not_set_is_a_problem(tmp_path: Path) -> None:
-    """It is named, with what to do."""
-    assert problems_of(tmp_path, "history: ${NOPE}\n") == (
+def test_an_unset_environment_variable_is_reported(tmp_path: Path) -> None:
+    """The problem names the variable and says what to do."""
+    assert load_problems(tmp_path, "history: ${NOPE}\n") == (
         "config.yaml:1:10: the environment variable NOPE is not set; set it, or write ${NOPE:-default}",
     )
 
@@ -95,13 +95,13 @@ def test_a_variable_that_is_not_set_is_a_problem(tmp_path: Path) -> None:
         ("prune_to: !!int x\n", "can't read 'x'"),
     ],
 )
-def test_files_that_are_not_ours_are_refused(tmp_path: Path, text: str, words: str) -> None:
-    """Broken, of another shape, ambiguous or unsafe: never half read, never executed."""
-    assert words in "\n".join(problems_of(tmp_path, text))
+def test_invalid_or_unsafe_yaml_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    """Syntax errors, wrong structure, duplicate keys and Python tags: nothing is executed."""
+    assert words in "\n".join(load_problems(tmp_path, text))
 
 
-def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
-    """The error names the file."""
+def test_a_missing_binary_or_large_file_is_refused(tmp_path: Path) -> None:
+    """The error says why the file can't be read."""
     with pytest.raises(ConfigError, match="can't read the file"):
         load(tmp_path / "nowhere.yaml")
 
@@ -116,9 +116,8 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
         load(tmp_path / "large.yaml")
 
 
-def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
-    """Nothing said, nothing changed."""
-    assert load(written(tmp_path, "")) == load(written(tmp_path, "# only a comment\n"))
+def test_an_empty_file_has_all_defaults(tmp_path: Path) -> None:
+    assert load(write_config(tmp_path, "")) == load(write_config(tmp_path, "# only a comment\n"))
 
 
 CREW = """\
@@ -140,9 +139,9 @@ crews:
 """
 
 
-async def test_a_whole_crew_from_a_file_runs(tmp_path: Path) -> None:
-    """Agents, tools, routes, handoffs and groups by name; the executor has the file's settings."""
-    executor = CrewExecutor.from_config(written(tmp_path, CREW), crew="support")
+async def test_a_crew_from_a_file_runs(tmp_path: Path) -> None:
+    """Agents, tools, routes, handoffs and groups are built; the executor has the settings of the file."""
+    executor = CrewExecutor.from_config(write_config(tmp_path, CREW), crew="support")
     result = await executor.execute("go")
     assert result.output == "done"
     assert result.metrics.limit == 10
@@ -150,12 +149,12 @@ async def test_a_whole_crew_from_a_file_runs(tmp_path: Path) -> None:
     assert executor.plan.agents["editor"].settings.max_output_tokens == 5
 
 
-async def test_the_telemetry_block_turns_watching_on(tmp_path: Path) -> None:
-    """One block is enough; what it says is checked like everything else."""
+async def test_the_telemetry_section_configures_telemetry(tmp_path: Path) -> None:
+    """The executor exports spans and contents as the section says."""
     block = "telemetry: {otlp_endpoint: 'http://127.0.0.1:9', metrics: 'off', capture_content: true}\n"
 
     try:
-        executor = CrewExecutor.from_config(written(tmp_path, block + CREW), crew="support")
+        executor = CrewExecutor.from_config(write_config(tmp_path, block + CREW), crew="support")
         assert executor._telemetry is not None
         assert executor._telemetry.capture_content
         assert executor._telemetry.tracer() is not None
@@ -164,32 +163,31 @@ async def test_the_telemetry_block_turns_watching_on(tmp_path: Path) -> None:
         reset()
 
 
-def test_what_is_wrong_in_the_telemetry_block_has_its_place(tmp_path: Path) -> None:
-    """As everywhere in the file, also where a switch stands for the block."""
-    assert problems_of(tmp_path, "telemetry: {otlp_endpoint: nowhere, logs: on}\n") == (
+def test_problems_of_the_telemetry_section_have_locations(tmp_path: Path) -> None:
+    """Both for wrong values in the section, and for a value in place of the section."""
+    assert load_problems(tmp_path, "telemetry: {otlp_endpoint: nowhere, logs: on}\n") == (
         "config.yaml:1:13: telemetry.otlp_endpoint must be a URL such as http://127.0.0.1:4318, not 'nowhere'",
         "config.yaml:1:37: telemetry.logs must be 'off', 'console' or 'json', not True",
     )
-    assert problems_of(tmp_path, "telemetry: true\n") == (
+    assert load_problems(tmp_path, "telemetry: true\n") == (
         "config.yaml:1:1: telemetry must be a mapping with keys such as otlp_endpoint, not True",
     )
 
 
 def test_off_needs_no_quotes(tmp_path: Path) -> None:
-    """YAML reads it as false."""
-    block = load(written(tmp_path, "telemetry: {metrics: off, logs: off}\n")).telemetry
+    """YAML reads an unquoted `off` as false."""
+    block = load(write_config(tmp_path, "telemetry: {metrics: off, logs: off}\n")).telemetry
     assert block is not None
     assert (block.metrics, block.logs) == ("off", "off")
 
 
-def test_arguments_win_over_the_file(tmp_path: Path) -> None:
-    """What the caller says is what counts."""
-    executor = CrewExecutor.from_config(written(tmp_path, CREW), crew="support", max_messages_per_request=30)
+def test_arguments_override_the_file(tmp_path: Path) -> None:
+    executor = CrewExecutor.from_config(write_config(tmp_path, CREW), crew="support", max_messages_per_request=30)
     assert executor.plan.budget.limit == 30
 
 
-def test_a_crew_with_dangling_names_is_refused_with_all_of_them(tmp_path: Path) -> None:
-    """Tools that can't be imported, unknown targets, unknown settings: one error."""
+def test_all_unknown_names_of_a_crew_are_reported(tmp_path: Path) -> None:
+    """Tools that can't be imported, unknown targets and unknown settings, in one error."""
     text = """\
 crews:
   a:
@@ -198,21 +196,21 @@ crews:
       two: {model: "scripted:x"}
 """
     with pytest.raises(ConfigError) as caught:
-        CrewExecutor.from_config(written(tmp_path, text), crew="a")
+        CrewExecutor.from_config(write_config(tmp_path, text), crew="a")
 
-    told = str(caught.value)
+    text_of_error = str(caught.value)
     assert all(
-        word in told for word in ("'nowhere:x'", "'os:nothing'", "'tow'", "'two'", "temprature", "'temperature'")
+        word in text_of_error
+        for word in ("'nowhere:x'", "'os:nothing'", "'tow'", "'two'", "temprature", "'temperature'")
     )
 
-    with pytest.raises(ConfigError, match="no crew 'b'"):
-        CrewExecutor.from_config(written(tmp_path, text), crew="b")
+    with pytest.raises(ConfigError, match="crews has no crew 'b'"):
+        CrewExecutor.from_config(write_config(tmp_path, text), crew="b")
 
 
-def test_an_unknown_policy_names_the_nearest(tmp_path: Path) -> None:
-    """A policy is looked up by name."""
+def test_an_unknown_policy_gets_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'rolling'"):
-        CrewExecutor.from_config(written(tmp_path, "history: roling\n" + CREW), crew="support")
+        CrewExecutor.from_config(write_config(tmp_path, "history: roling\n" + CREW), crew="support")
 
 
 CONVERSATION = """\
@@ -254,10 +252,10 @@ execution:
         ),
     ],
 )
-def test_a_history_is_described_in_the_file(tmp_path: Path, text: str, expected: Policy) -> None:
-    """By our names, or by those that other frameworks have for head and tail."""
+def test_a_file_describes_the_history_policy(tmp_path: Path, text: str, expected: Policy) -> None:
+    """By `history`, or by the names that other frameworks use for `head_tail`."""
     bare = CREW.replace("max_messages_per_request: 10\n", "").replace("execution: {max_iterations: 5}\n", "")
-    executor = CrewExecutor.from_config(written(tmp_path, f"{text}\n{bare}"), crew="support")
+    executor = CrewExecutor.from_config(write_config(tmp_path, f"{text}\n{bare}"), crew="support")
     assert executor.plan.policy == expected
     assert executor.plan.budget.limit == policy_options(expected).limit
 
@@ -269,28 +267,28 @@ crews: {one: {agents: {solo: {model: "scripted:fine"}}}}
 """
 
 
-async def test_a_summariser_is_named_in_the_file(tmp_path: Path) -> None:
-    """The model of that name writes the summaries; one that nobody serves is refused at once."""
-    executor = CrewExecutor.from_config(written(tmp_path, SUMMARISING), crew="one")
+async def test_a_file_names_the_model_of_the_summarizer(tmp_path: Path) -> None:
+    """The named model writes the summaries; an unknown provider is refused when the executor is built."""
+    executor = CrewExecutor.from_config(write_config(tmp_path, SUMMARISING), crew="one")
     before = [{"role": role, "content": f"{n}: {'word ' * 30}"} for n in range(10) for role in ("user", "assistant")]
     result = await executor.execute("And now?", history=before)
     assert next(m.text for m in result.history if isinstance(m, SummaryMessage)).startswith("What was said.")
 
-    path = written(tmp_path, SUMMARISING.replace("scripted:What was said.", "nobody:at-all"))
+    path = write_config(tmp_path, SUMMARISING.replace("scripted:What was said.", "nobody:at-all"))
 
     with pytest.raises(CrewError, match="nobody"):
         CrewExecutor.from_config(path, crew="one")
 
 
-def test_request_parameters_are_described_in_the_file(tmp_path: Path) -> None:
-    """Limits and compression of every request; what does not belong to a strategy is refused."""
+def test_a_file_describes_the_request_parameters(tmp_path: Path) -> None:
+    """Limits and compression; options that a strategy does not have are refused."""
     text = "parameters: {max_history_size: 20, max_tokens: 9000, compression_strategy: {name: last_n_messages, n: 8}}\n"
-    executor = CrewExecutor.from_config(written(tmp_path, text + CREW), crew="support")
+    executor = CrewExecutor.from_config(write_config(tmp_path, text + CREW), crew="support")
     wanted = RequestParameters(compression_strategy=LastNMessages(8), max_history_size=20, max_tokens=9000)
     assert executor._parameters == wanted
 
     for wrong in ("{name: chunked, n: 8}", "{name: chunky}", "{name: whole_history, sze: 1}"):
-        path = written(tmp_path, f"parameters: {{compression_strategy: {wrong}}}\n{CREW}")
+        path = write_config(tmp_path, f"parameters: {{compression_strategy: {wrong}}}\n{CREW}")
 
         with pytest.raises(ConfigError, match="compression_strategy"):
             CrewExecutor.from_config(path, crew="support")

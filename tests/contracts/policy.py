@@ -1,4 +1,4 @@
-"""What every history policy must do: derive a class, give it a `policy`, and these tests run against it."""
+"""The contract of every history policy: derive a class and provide a `policy`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.support.strategies import Growth, budgets, growths
 
 
 class PolicyContract:
-    """A policy is pure, decides on whole groups, and nothing it decides breaks a law."""
+    """A policy is pure, decides on whole groups, and no decision breaks an invariant."""
 
     policy: Policy
 
     def budget(self, limit: int, target: int) -> HistoryBudget:
-        """The budget that an executor would give this policy."""
+        """The budget that an executor gives this policy."""
         return HistoryBudget(limit=limit, prune_to=target, eager=policy_options(self.policy).eager)
 
     @given(growths(), budgets())
-    def test_a_decision_is_a_partition_in_order(self, growth: Growth, size: tuple[int, int]) -> None:
-        """Every group is kept or evicted, none twice, none made up, the order kept; the same each time."""
+    def test_decision_is_an_ordered_partition(self, growth: Growth, size: tuple[int, int]) -> None:
+        """Every group is kept or evicted, none twice, none added, in order; the same each time."""
         everything = [*growth.before, growth.goal, *(m for step in growth.steps for m in step)]
         entries = tuple(HistoryEntry(message=m, position=i, tokens=3) for i, m in enumerate(everything))
         groups = group_entries(entries, growth.goal.id)
@@ -35,8 +35,8 @@ class PolicyContract:
         assert group_entries(entries, growth.goal.id) == groups
 
     @given(growths(), budgets(least=12))
-    def test_a_history_under_this_policy_keeps_the_laws(self, growth: Growth, size: tuple[int, int]) -> None:
-        """Bounded, valid, the goal there, after every step."""
+    def test_history_with_this_policy_keeps_the_invariants(self, growth: Growth, size: tuple[int, int]) -> None:
+        """Bounded, valid, with the goal, after every step."""
         budget = self.budget(*size)
         messages = [*growth.before, growth.goal, *(m for step in growth.steps for m in step)]
         first = len(growth.before) + 1
@@ -53,6 +53,6 @@ class PolicyContract:
             if entry.message.role in ("user", "tool"):
                 assert validate(history.messages) == []
 
-    def test_it_has_a_name(self) -> None:
-        """Configuration and events call it by that."""
+    def test_policy_has_a_name(self) -> None:
+        """Configuration and events use it."""
         assert self.policy.name

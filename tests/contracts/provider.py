@@ -1,4 +1,4 @@
-"""What every Provider must do: derive a class, give it a `provider` that answers, and these tests run against it."""
+"""The contract of every Provider: derive a class and provide a `provider` that answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN = ModelRequest(messages=(UserMessage("hi", id="m1"),), instructions="Answe
 
 
 class ProviderContract:
-    """`provider` answers in words, `calling` with a call of `look`, `failing` with an error."""
+    """`provider` answers with text, `calling` with a call of `look`, `failing` with an error."""
 
     @pytest.fixture
     def provider(self) -> Provider:
@@ -30,15 +30,15 @@ class ProviderContract:
     def failing(self) -> Provider:
         raise NotImplementedError
 
-    def test_it_says_who_it_is(self, provider: Provider) -> None:
-        """A name, a model, and a profile that exists."""
+    def test_provider_has_name_model_and_profile(self, provider: Provider) -> None:
+        """The profile exists."""
         assert isinstance(provider, Provider)
         assert provider.name
         assert provider.model
         assert provider.profile in PROFILES
 
-    async def test_words_come_back(self, provider: Provider) -> None:
-        """Text, usage of one request, and the model's name."""
+    async def test_reply_has_text_usage_and_model(self, provider: Provider) -> None:
+        """The usage is that of one request."""
         reply = await provider.complete(PLAIN)
         assert isinstance(reply, ModelReply)
         assert reply.text
@@ -47,14 +47,14 @@ class ProviderContract:
         assert reply.usage.output_tokens > 0
         assert reply.model
 
-    async def test_pieces_add_up_to_the_reply(self, provider: Provider) -> None:
-        """What is streamed is what is returned."""
+    async def test_deltas_add_up_to_the_reply(self, provider: Provider) -> None:
+        """Streamed and returned text are equal."""
         pieces: list[Delta] = []
         reply = await provider.complete(PLAIN, pieces.append)
         assert "".join(piece.text for piece in pieces if piece.kind == "text") == reply.text
 
-    async def test_calls_come_back_with_ids(self, calling: Provider) -> None:
-        """Each call has an id, a name and arguments as text; and the conversation goes on with its result."""
+    async def test_calls_have_ids(self, calling: Provider) -> None:
+        """Each call has an id, a name and its arguments as text; the conversation continues with the result."""
         request = ModelRequest(messages=PLAIN.messages, tools=(LOOK,), agent="a", run_id="r")
         reply = await calling.complete(request)
         assert [call.name for call in reply.calls] == ["look"]
@@ -65,12 +65,12 @@ class ProviderContract:
         messages = (*PLAIN.messages, asked, ToolMessage(results, id="m3"))
         assert await calling.complete(ModelRequest(messages=messages, tools=(LOOK,), agent="a", run_id="r", turn=1))
 
-    async def test_a_failure_is_one_of_ours(self, failing: Provider) -> None:
-        """Errors of a vendor are translated at the door."""
+    async def test_failure_is_a_provider_error(self, failing: Provider) -> None:
+        """Errors of an SDK are translated."""
         with pytest.raises(ProviderError):
             await failing.complete(PLAIN)
 
-    async def test_a_request_is_left_alone_and_may_be_sent_at_once_by_many(self, provider: Provider) -> None:
+    async def test_requests_are_not_modified_and_can_be_concurrent(self, provider: Provider) -> None:
         """Requests are values; concurrent ones don't mix."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(provider.complete(PLAIN)) for _ in range(20)]

@@ -1,4 +1,4 @@
-"""What every RunStore must do: derive a class, give it a `store`, and these tests run against it."""
+"""The contract of every RunStore: derive a class and provide a `store`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def event(sequence: int = 1) -> RunStarted:
 
 
 class RunStoreContract:
-    """The door is two methods wide; these are its laws."""
+    """The interface has two methods."""
 
     @pytest.fixture
     def store(self) -> RunStore:
         raise NotImplementedError
 
-    async def test_what_was_committed_is_loaded(self, store: RunStore) -> None:
-        """The newest state, whole, at its version."""
+    async def test_load_returns_the_newest_commit(self, store: RunStore) -> None:
+        """The complete state, and its version."""
         await store.commit("r", 0, [event()], state())
         found = await store.load("r")
         assert found.state == state()
@@ -48,8 +48,8 @@ class RunStoreContract:
         found = await store.load("r")
         assert (found.version, found.state.sequence) == (2, 2)
 
-    async def test_a_run_id_is_taken_once(self, store: RunStore) -> None:
-        """Version 0 creates; a second creation is refused and changes nothing."""
+    async def test_run_id_can_be_used_once(self, store: RunStore) -> None:
+        """Version 0 creates a run; a second creation is refused and changes nothing."""
         await store.commit("r", 0, [event()], state())
 
         with pytest.raises(RunExists):
@@ -57,16 +57,16 @@ class RunStoreContract:
 
         assert (await store.load("r")).state.sequence == 1
 
-    async def test_the_id_of_a_finished_run_stays_taken(self, store: RunStore) -> None:
-        """Also where finished runs are dropped."""
+    async def test_id_of_a_finished_run_stays_used(self, store: RunStore) -> None:
+        """Also if the store drops finished runs."""
         await store.commit("r", 0, [event()], state())
         await store.commit("r", 1, [event(2)], replace(state(), next=Finished(stop_reason="completed")))
 
         with pytest.raises(RunExists):
             await store.commit("r", 0, [event()], state())
 
-    async def test_only_the_newest_version_is_carried_on(self, store: RunStore) -> None:
-        """A step on an older version, or on one that is not there yet, is a conflict and is not stored."""
+    async def test_commit_must_follow_the_newest_version(self, store: RunStore) -> None:
+        """A commit on an older or a future version is a conflict and is not stored."""
         await store.commit("r", 0, [event()], state())
         await store.commit("r", 1, [event(2)], state(sequence=2))
 
@@ -78,15 +78,15 @@ class RunStoreContract:
 
         assert (await store.load("r")).state.sequence == 2
 
-    async def test_an_unknown_run_is_told(self, store: RunStore) -> None:
-        """Neither loaded nor carried on."""
+    async def test_unknown_run_is_an_error(self, store: RunStore) -> None:
+        """For `load` and `commit`."""
         with pytest.raises(UnknownRun):
             await store.load("nobody")
 
         with pytest.raises(RunConflict):
             await store.commit("nobody", 4, [event()], state("nobody"))
 
-    async def test_runs_do_not_touch_each_other(self, store: RunStore) -> None:
+    async def test_runs_are_independent(self, store: RunStore) -> None:
         """Two ids, two runs."""
         await store.commit("a", 0, [event()], state("a"))
         await store.commit("b", 0, [event()], state("b"))

@@ -1,4 +1,4 @@
-"""Every implementation of a door that ships here, run through the suite of that door."""
+"""Every implementation that ships with Crew passes the contract of its interface."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.stores import JsonStore
 
 
 class TestMemoryStore(RunStoreContract):
-    """Runs in memory."""
+    """The default store."""
 
     @pytest.fixture
     def store(self) -> RunStore:
@@ -31,7 +31,7 @@ class TestMemoryStore(RunStoreContract):
 
 
 class TestJsonStore(RunStoreContract):
-    """Runs as bytes."""
+    """The store of the tests, which keeps JSON only."""
 
     @pytest.fixture
     def store(self) -> RunStore:
@@ -39,13 +39,13 @@ class TestJsonStore(RunStoreContract):
 
 
 class TestRolling(PolicyContract):
-    """The default."""
+    """The default policy."""
 
     policy: Policy = Rolling()
 
 
 class TestUnbounded(PolicyContract):
-    """No bound at all."""
+    """No limit."""
 
     policy: Policy = Unbounded()
 
@@ -70,7 +70,7 @@ class TestScripted(ProviderContract):
 
 
 class TestRecording(TestScripted):
-    """The tests' own."""
+    """The recording provider of the tests."""
 
     @pytest.fixture
     def provider(self) -> Provider:
@@ -83,13 +83,13 @@ class _Estimating:
 
 
 class TestEstimate(TokenCounterContract):
-    """The estimate that holds until something was billed."""
+    """The estimate that is used before the first bill."""
 
     counter: TokenCounter = _Estimating()
 
 
-async def test_the_memory_store_forgets_the_oldest_ids_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is bounded: of finished runs only the newest ids are remembered."""
+async def test_memory_store_forgets_the_oldest_finished_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded: only the newest ids of finished runs are kept."""
     monkeypatch.setattr(memory_room, "REMEMBERED_IDS", 3)
     store = MemoryStore()
     over = replace(state(), next=Finished(stop_reason="completed"))

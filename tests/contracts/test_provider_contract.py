@@ -1,4 +1,4 @@
-"""What every provider must do, whoever wrote it: the suite for the door `Provider`."""
+"""The contract of every provider, checked on the providers that ship with Crew."""
 
 import asyncio
 import logging
@@ -61,16 +61,16 @@ def question(**more: Any) -> ModelRequest:
     return ModelRequest(messages=(UserMessage("Hello"),), instructions="Be kind.", agent="a", **more)
 
 
-async def test_it_says_who_it_is(asked: Provider) -> None:
-    """A name, a model, and a profile that there is."""
+async def test_provider_has_name_model_and_profile(asked: Provider) -> None:
+    """The profile exists."""
     assert isinstance(asked, Provider)
     assert asked.name
     assert asked.model
     assert get_profile(asked.profile)
 
 
-async def test_a_plain_reply_has_text_usage_and_its_reason(asked: Provider) -> None:
-    """Usage is that of one request and counts both ways."""
+async def test_reply_has_text_usage_and_finish_reason(asked: Provider) -> None:
+    """The usage is that of one request and counts input and output."""
     reply = await asked.complete(question())
     assert (reply.text, reply.calls, reply.finish_reason) == (ANSWER, (), "stop")
     assert reply.usage.requests == 1
@@ -78,16 +78,16 @@ async def test_a_plain_reply_has_text_usage_and_its_reason(asked: Provider) -> N
     assert reply.usage.output_tokens > 0
 
 
-async def test_a_call_has_an_id_a_name_and_raw_arguments(asked: Provider) -> None:
-    """The arguments stay the text that the model wrote."""
+async def test_call_has_id_name_and_raw_arguments(asked: Provider) -> None:
+    """The arguments are the text that the model wrote."""
     reply = await asked.complete(question(tools=(SPEC,)))
     assert reply.finish_reason == "calls"
     assert [(one.name, one.arguments.replace(" ", "")) for one in reply.calls] == [("step", '{"n":1}')]
     assert reply.calls[0].id
 
 
-async def test_the_pieces_of_a_reply_are_the_reply(asked: Provider) -> None:
-    """Streamed or not, it is the same."""
+async def test_deltas_add_up_to_the_reply(asked: Provider) -> None:
+    """Streamed or not, the reply is the same."""
     deltas = list[Delta]()
     streamed = await asked.complete(question(), deltas.append)
     plain = await asked.complete(question())
@@ -95,16 +95,16 @@ async def test_the_pieces_of_a_reply_are_the_reply(asked: Provider) -> None:
     assert streamed.usage == plain.usage
 
 
-async def test_a_conversation_with_calls_can_be_continued(asked: Provider) -> None:
-    """Calls and their results go back in, in order."""
+async def test_conversation_with_calls_can_be_continued(asked: Provider) -> None:
+    """Calls and their results are sent in order."""
     calls = (ToolCall(id="call_1", name="step", arguments='{"n": 1}'), ToolCall(id="call_2", name="step"))
     results = (ToolResult(call_id="call_1", text="one"), ToolResult(call_id="call_2", text="", outcome="error"))
     messages = (UserMessage("Go."), AssistantMessage("I go.", calls=calls), ToolMessage(results))
     assert (await asked.complete(ModelRequest(messages=messages))).text == ANSWER
 
 
-async def test_one_provider_serves_many_at_once(asked: Provider) -> None:
-    """It keeps nothing of one request for the next."""
+async def test_provider_serves_concurrent_requests(asked: Provider) -> None:
+    """A provider keeps no state of a request."""
     async with asyncio.TaskGroup() as group:
         tasks: list[asyncio.Task[ModelReply]] = [
             group.create_task(asked.complete(question(conversation_id=str(number)))) for number in range(20)
@@ -113,8 +113,8 @@ async def test_one_provider_serves_many_at_once(asked: Provider) -> None:
     assert {task.result().text for task in tasks} == {ANSWER}
 
 
-async def test_a_request_that_is_cancelled_leaves_nothing_behind(asked: Provider) -> None:
-    """The next one is answered."""
+async def test_cancelled_request_leaves_nothing_behind(asked: Provider) -> None:
+    """The next request is answered."""
     task = asyncio.ensure_future(asked.complete(question()))
     await asyncio.sleep(0)
     task.cancel()
@@ -123,10 +123,8 @@ async def test_a_request_that_is_cancelled_leaves_nothing_behind(asked: Provider
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_closed_provider_opens_again_and_is_never_left_open(
-    protocol: Protocol, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Closing while a request is under way waits for its end; a second closing does nothing."""
+async def test_closed_provider_opens_again(protocol: Protocol, caplog: pytest.LogCaptureFixture) -> None:
+    """Closing waits for active requests; a second close does nothing."""
     async with WireServer(latency=0.02) as server:
         asked = provider(server, protocol, "classic")
         close: Any = asked.aclose  # type: ignore[attr-defined]

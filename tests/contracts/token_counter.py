@@ -1,4 +1,4 @@
-"""What every TokenCounter must do: derive a class, give it a `counter`, and these tests run against it."""
+"""The contract of every TokenCounter: derive a class and provide a `counter`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from crew.interfaces import TokenCounter
 
 
 class TokenCounterContract:
-    """Counting is pure, and about right for any text."""
+    """Counting is pure, and plausible for any text."""
 
     counter: TokenCounter
 
     @given(st.text(max_size=60))
-    def test_a_count_is_a_number_that_depends_on_the_text_alone(self, text: str) -> None:
-        """Never negative, nothing for nothing, the same each time, never more than a few for a character."""
+    def test_count_depends_only_on_the_text(self, text: str) -> None:
+        """Never negative, zero for empty text, the same each time, at most a few tokens a character."""
         count = self.counter.count(text)
         assert isinstance(count, int)
         assert (count == 0) == (text == "")
@@ -23,6 +23,6 @@ class TokenCounterContract:
         assert self.counter.count(text) == count
 
     @given(st.text(min_size=1, max_size=100), st.integers(2, 20))
-    def test_more_text_never_has_fewer_tokens(self, text: str, times: int) -> None:
-        """A text many times over never counts for less than once."""
+    def test_repeated_text_never_counts_less(self, text: str, times: int) -> None:
+        """A text many times over never counts less than once."""
         assert self.counter.count(text * times * 8) >= self.counter.count(text)

@@ -1,4 +1,4 @@
-"""Law 9: cancel a run at any moment; nothing is left of it but a state that can be resumed."""
+"""Invariant 9: a run can be cancelled at any moment and leaves nothing but a state that can be resumed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.support.tools import look
 LINES = [[call("look", n=1), call("look", n=2)], call("look", n=3), "the answer"]
 
 
-class Stepped:
-    """An event loop that is moved on by one turn at a time, so that every await point is a place to cancel at."""
+class SteppedLoop:
+    """An event loop that advances one turn at a time, so that a test can cancel at every await point."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -40,7 +40,7 @@ class Stepped:
     def run(
         self, coroutine: Coroutine[Any, Any, Any], interrupt: Callable[[asyncio.Task[Any]], None], after: int
     ) -> Any:
-        """Begin, move on by so many turns, interrupt, go on to the end; None if it ended before."""
+        """Start, advance by `after` turns, interrupt, run to the end; None if the task had ended before."""
         task = self.loop.create_task(coroutine)
 
         for _ in range(after):
@@ -66,8 +66,8 @@ def fresh() -> tuple[CrewExecutor, RecordingProvider, JsonStore]:
     return executor_for(provider, look, store=store, max_messages_per_request=5), provider, store
 
 
-def check_resumes(stepped: Stepped, store: JsonStore) -> None:
-    """The newest commit is a state at which a fresh executor goes on to the right answer."""
+def check_resumes(stepped: SteppedLoop, store: JsonStore) -> None:
+    """A new executor resumes the newest commit and returns the right answer."""
     provider = RecordingProvider(*LINES)
     executor = executor_for(provider, look, store=store, max_messages_per_request=5)
     carry_on = executor.resume("r") if store.snapshots else executor.execute("the goal", run_id="r")
@@ -78,7 +78,7 @@ def check_resumes(stepped: Stepped, store: JsonStore) -> None:
 
 
 @pytest.mark.parametrize("way", ["execute", "stream", "async for"])
-def test_a_caller_may_be_cancelled_at_every_await_point(way: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_caller_cancelled_at_every_await_point(way: str, caplog: pytest.LogCaptureFixture) -> None:
     """No task is left, nothing is logged, the state is committed, and the run can be resumed."""
 
     async def work(executor: CrewExecutor) -> str:
@@ -100,7 +100,7 @@ def test_a_caller_may_be_cancelled_at_every_await_point(way: str, caplog: pytest
     points = 0
 
     while True:
-        stepped = Stepped()
+        stepped = SteppedLoop()
         executor, _, store = fresh()
         task = stepped.run(work(executor), lambda task: task.cancel(), points)
 
@@ -120,15 +120,15 @@ def test_a_caller_may_be_cancelled_at_every_await_point(way: str, caplog: pytest
     assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
 
 
-def test_a_caller_may_be_cancelled_twice_at_every_await_point() -> None:
-    """A second cancellation while the run is being stopped does not leave it behind."""
+def test_caller_cancelled_twice_at_every_await_point() -> None:
+    """A second cancellation, while the run is being stopped, leaves no task behind."""
     points = 0
 
     while True:
-        stepped = Stepped()
+        stepped = SteppedLoop()
         executor, _, store = fresh()
 
-        def twice(task: asyncio.Task[Any], stepped: Stepped = stepped, points: int = points) -> None:
+        def twice(task: asyncio.Task[Any], stepped: SteppedLoop = stepped, points: int = points) -> None:
             task.cancel()
 
             for _ in range(points % 3 + 1):
@@ -151,13 +151,13 @@ def test_a_caller_may_be_cancelled_twice_at_every_await_point() -> None:
     assert points > 60
 
 
-def test_a_resume_may_be_cancelled_at_every_await_point() -> None:
-    """An answer is taken whole or not at all: the run goes on, or still waits for it; no call is made twice."""
+def test_resume_cancelled_at_every_await_point() -> None:
+    """An answer is consumed completely or not at all, and no write is repeated."""
     outcomes = set()
     points = 0
 
     while True:
-        stepped, store, sent = Stepped(), JsonStore(), list[int]()
+        stepped, store, sent = SteppedLoop(), JsonStore(), list[int]()
 
         @tool(approval="always", effect="read")
         async def send(n: int, sent: list[int] = sent) -> str:
@@ -191,13 +191,13 @@ def test_a_resume_may_be_cancelled_at_every_await_point() -> None:
     assert outcomes == {"paused", "completed"}
 
 
-def test_a_run_may_be_ended_at_every_await_point() -> None:
-    """`executor.cancel`: the run returns with "cancelled" and a history that is valid; it is over in the store too."""
+def test_executor_cancel_at_every_await_point() -> None:
+    """`executor.cancel`: the run returns "cancelled" with a valid history, and is finished in the store."""
     points = 0
     outcomes = set()
 
     while True:
-        stepped = Stepped()
+        stepped = SteppedLoop()
         executor, _, store = fresh()
         ending: list[asyncio.Task[None]] = []
 
@@ -234,8 +234,8 @@ def test_a_run_may_be_ended_at_every_await_point() -> None:
     assert points > 20
 
 
-async def test_calls_that_are_open_when_a_run_is_ended_are_answered() -> None:
-    """The history of a cancelled run is ready for the next one."""
+async def test_open_calls_of_a_cancelled_run_get_results() -> None:
+    """The history of a cancelled run can be passed to the next run."""
     started = asyncio.Event()
 
     async def wait() -> str:
@@ -262,8 +262,8 @@ async def test_calls_that_are_open_when_a_run_is_ended_are_answered() -> None:
     assert (await next_one.execute("and now?", history=result.history)).output == "went on"
 
 
-async def test_a_paused_run_may_be_ended() -> None:
-    """Nobody has to answer: `cancel` closes it, once."""
+async def test_paused_run_can_be_cancelled_once() -> None:
+    """`cancel` finishes a paused run without answers; a second `cancel` is refused."""
 
     @tool(approval="always")
     def send() -> str:
@@ -278,8 +278,8 @@ async def test_a_paused_run_may_be_ended() -> None:
         await executor.cancel(paused.run_id)
 
 
-async def test_a_tool_may_end_its_own_run() -> None:
-    """Cancelling from within comes to the same."""
+async def test_tool_can_cancel_its_run() -> None:
+    """Cancelling from inside a tool has the same result."""
     executor: CrewExecutor
 
     async def stop() -> str:
@@ -292,8 +292,8 @@ async def test_a_tool_may_end_its_own_run() -> None:
 
 
 @pytest.mark.parametrize("entered", [True, False])
-async def test_leaving_a_stream_early_leaves_nothing(entered: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """After the first event, by break: the run is cancelled, its state committed, no task left, no error logged."""
+async def test_break_out_of_a_stream_cancels_the_run(entered: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The run is cancelled, its state is committed, no task is left and no error is logged."""
     troubles: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
     before = asyncio.all_tasks()
@@ -316,8 +316,8 @@ async def test_leaving_a_stream_early_leaves_nothing(entered: bool, caplog: pyte
     assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
 
 
-async def test_leaving_a_stream_whose_run_failed_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """An error that nobody waits for is not shouted after the fact."""
+async def test_break_out_of_a_failed_stream_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """An error that the caller did not await is not logged as "never retrieved"."""
     troubles: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
     executor = executor_for(RecordingProvider(ValueError("broken")))
@@ -343,8 +343,8 @@ async def test_leaving_a_stream_whose_run_failed_logs_nothing(caplog: pytest.Log
     assert [r for r in caplog.records if r.levelno >= logging.ERROR and not r.message.startswith("run.failed")] == []
 
 
-async def test_closing_the_executor_stops_what_is_under_way() -> None:
-    """`aclose`, or the end of `async with`: runs stop where they are and can be resumed."""
+async def test_closing_the_executor_stops_its_runs() -> None:
+    """`aclose`, or the end of `async with`, stops active runs; they can be resumed."""
     started = asyncio.Event()
     store = JsonStore()
 

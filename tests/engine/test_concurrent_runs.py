@@ -1,4 +1,4 @@
-"""An executor serves many runs at once; nothing is shared between them."""
+"""One executor serves many concurrent runs, which share nothing."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ async def run_many(many: int) -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_a_thousand_runs_at_once() -> None:
-    """No error, no mixing, nothing left behind."""
+async def test_thousand_concurrent_runs() -> None:
+    """No error, no mixed results, no task left."""
     await run_many(1_000)
 
 
 @pytest.mark.soak
-async def test_twenty_thousand_runs_at_once() -> None:
-    """The same law, twenty times as wide."""
+async def test_twenty_thousand_concurrent_runs() -> None:
+    """The same with twenty thousand runs."""
     await run_many(20_000)

@@ -1,4 +1,4 @@
-"""The bound, through the executor: what a provider is sent, and what the caller gets."""
+"""The message limit, checked on what a provider receives and on the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROUNDS = Limits(rounds=None)
 
 
 def check_requests(provider: RecordingProvider, limit: int, goal: str) -> None:
-    """Laws 1–3 for every request that was sent."""
+    """Invariants 1 to 3 for every request."""
     for shown in provider.shown:
         assert total_size(shown) <= limit
         assert any(isinstance(m, UserMessage) and m.text == goal for m in shown)
@@ -39,10 +39,10 @@ def check_requests(provider: RecordingProvider, limit: int, goal: str) -> None:
     st.lists(st.integers(1, 9), max_size=12),
     budgets(least=6),
 )
-async def test_a_run_keeps_the_laws_whatever_came_in(
+async def test_invariants_hold_for_any_input_history(
     before: list[Message], rounds: list[int], budget: tuple[int, int]
 ) -> None:
-    """Any history, any calls, any limit: bounded, valid, the goal there, the transcript whole, the answer right."""
+    """Any history, any calls, any limit: bounded, valid, with the goal, a complete transcript and the right answer."""
     limit, target = budget
     lines: list[Any] = [[call("look", n=n) for n in range(size)] for size in rounds]
     provider = RecordingProvider(*lines, "the answer")
@@ -56,13 +56,13 @@ async def test_a_run_keeps_the_laws_whatever_came_in(
     check_requests(provider, limit, "the goal")
     assert total_size(result.history) <= limit
     check_transcript(before, result, rounds)
-    check_front(provider, events)
+    check_prefix(provider, events)
     # What comes out may come in again: our own validator takes it as it is, pairs and all.
     assert InputValidator(tool_pairs="refuse").check("next", history=result.history) == result.history
 
 
 def check_transcript(before: list[Message], result: Any, rounds: list[int]) -> None:
-    """Law 4: what came in, as it was mended, and everything that happened, whole and in order."""
+    """Invariant 4: the repaired input and every message of the run, complete and in order."""
     said = [m.text for m in before if isinstance(m, UserMessage | SystemMessage) and m.text.strip()]
     kept = [m.text for m in result.transcript if isinstance(m, UserMessage | SystemMessage)]
     assert [text for text in kept if not text.startswith("[")][: len(said)] == said
@@ -74,8 +74,8 @@ def check_transcript(before: list[Message], result: Any, rounds: list[int]) -> N
     assert all(ids)
 
 
-def check_front(provider: RecordingProvider, events: list[Any]) -> None:
-    """Law 5: between two prunings, a request begins with the one before it."""
+def check_prefix(provider: RecordingProvider, events: list[Any]) -> None:
+    """Invariant 5: between two prunings, each request starts with the previous one."""
     prunings = [e.sequence for e in events if isinstance(e, HistoryPruned)]
     asked = [e.sequence for e in events if e.kind == "asked"]
     pairs = zip(zip(asked, provider.shown, strict=True), zip(asked[1:], provider.shown[1:], strict=True), strict=False)
@@ -86,7 +86,7 @@ def check_front(provider: RecordingProvider, events: list[Any]) -> None:
 
 
 async def test_sixty_calls_at_a_limit_of_ten() -> None:
-    """The right answer, the goal in every request, no request above ten."""
+    """The answer is right, and every request holds the goal and at most ten messages."""
     provider = RecordingProvider(*[call("look", n=n) for n in range(60)], "sixty looked up")
     result = await executor_for(provider, look, max_messages_per_request=10).execute("the goal")
     assert result.output == "sixty looked up"
@@ -100,7 +100,7 @@ async def test_sixty_calls_at_a_limit_of_ten() -> None:
 
 
 async def test_forty_parallel_calls_at_a_limit_of_ten() -> None:
-    """The first that fit are run, the others are declined in words, and the run goes on within the bound."""
+    """The calls that fit are run, the others get an error result, and the run continues within the limit."""
     provider = RecordingProvider([call("look", n=n) for n in range(40)], "enough")
     executor = executor_for(provider, look, max_messages_per_request=10)
     events, result = await collect(executor.execute_stream("the goal"))
@@ -117,15 +117,15 @@ async def test_forty_parallel_calls_at_a_limit_of_ten() -> None:
     assert (declined.accepted, len(declined.calls)) == (8, 32)
 
 
-async def test_as_many_calls_as_the_limits_allow_are_accepted() -> None:
-    """`tool_calls_per_turn` bounds a reply too."""
+async def test_tool_calls_per_turn_limits_a_reply() -> None:
+    """`tool_calls_per_turn` limits the calls of one reply."""
     provider = RecordingProvider([call("look", n=n) for n in range(5)], "enough")
     result = await executor_for(provider, look, limits=Limits(tool_calls_per_turn=2)).execute("go")
     assert result.metrics.by_tool["look"].calls == 2
 
 
-async def test_the_default_is_fifty() -> None:
-    """Without a word, a history holds at most fifty messages and a pruning cuts to half."""
+async def test_default_limit_is_fifty() -> None:
+    """By default a history holds at most fifty messages, and a pruning halves it."""
     provider = RecordingProvider(*[call("look", n=n) for n in range(60)], "done")
     result = await executor_for(provider, look).execute("the goal")
     assert result.metrics.limit == 50
@@ -134,8 +134,8 @@ async def test_the_default_is_fifty() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, "50", 2.5, True, [], float("nan")])
-def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
-    """The error says what is accepted."""
+def test_invalid_limits_are_refused(limit: Any) -> None:
+    """The error names the accepted values."""
     with pytest.raises(DefinitionError, match="positive integer such as 50"):
         executor_for("scripted:hi", max_messages_per_request=limit)
 
@@ -143,8 +143,8 @@ def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
         executor_for("scripted:hi", prune_to=limit)
 
 
-async def test_one_is_enough_to_answer() -> None:
-    """At a limit of 1 the goal is sent, and the reply replaces it; the next one goes on."""
+async def test_limit_of_one_answers_without_tools() -> None:
+    """With a limit of 1 the request holds the goal alone; the next run continues the conversation."""
     provider = RecordingProvider(lambda request: f"heard {request.messages[-1].text}")  # type: ignore[union-attr]
     executor = executor_for(provider, max_messages_per_request=1)
     result = await executor.execute("one")
@@ -156,8 +156,8 @@ async def test_one_is_enough_to_answer() -> None:
     assert [m.text for m in again.transcript] == ["one", "heard one", "two", "heard two"]  # type: ignore[union-attr]
 
 
-async def test_three_is_enough_for_tools() -> None:
-    """Goal, call and result; below that, the executor is not built."""
+async def test_limit_of_three_is_enough_for_tools() -> None:
+    """Goal, call and result; a lower limit is refused when the executor is built."""
     provider = RecordingProvider(*[call("look", n=n) for n in range(5)], "done")
     result = await executor_for(provider, look, max_messages_per_request=3).execute("the goal")
     assert result.output == "done"
@@ -168,8 +168,8 @@ async def test_three_is_enough_for_tools() -> None:
             executor_for(provider, look, max_messages_per_request=limit)
 
 
-def test_a_target_above_the_limit_is_an_error_and_one_near_it_a_warning() -> None:
-    """A window that slides by one is allowed, and called what it is."""
+def test_prune_target_is_checked_against_the_limit() -> None:
+    """A target above the limit is an error; a target close to it is a warning about cache misses."""
     with pytest.raises(DefinitionError, match="at most max_messages_per_request=10"):
         executor_for("scripted:hi", max_messages_per_request=10, prune_to=11)
 
@@ -179,8 +179,8 @@ def test_a_target_above_the_limit_is_an_error_and_one_near_it_a_warning() -> Non
     executor_for("scripted:hi", max_messages_per_request=10, prune_to=8)
 
 
-async def test_the_policy_s_own_limit_holds_where_none_is_given() -> None:
-    """Per executor, by policy; a policy without a bound and a bound exclude each other."""
+async def test_limit_of_the_policy_is_the_default() -> None:
+    """An unbounded policy and an explicit limit exclude each other."""
     assert executor_for("scripted:hi", history=Rolling(limit=7)).plan.budget.limit == 7
     assert executor_for("scripted:hi", history="unbounded").plan.budget.limit is None
     one, two = (executor_for("scripted:hi", max_messages_per_request=n) for n in (5, 6))
@@ -191,15 +191,15 @@ async def test_the_policy_s_own_limit_holds_where_none_is_given() -> None:
 
 
 async def test_unbounded_sends_everything() -> None:
-    """History without a bound has a name of its own."""
+    """`unbounded` never prunes."""
     provider = RecordingProvider(*[call("look", n=n) for n in range(60)], "done")
     result = await executor_for(provider, look, history="unbounded").execute("go")
     assert total_size(provider.shown[-1]) == 121
     assert result.metrics.limit is None
 
 
-async def test_rules_that_leave_no_room_are_told_before_the_first_request() -> None:
-    """The overflow is itemised, and nothing was asked."""
+async def test_system_messages_above_the_limit_overflow_at_once() -> None:
+    """The overflow is itemized, and no request is sent."""
     provider = RecordingProvider("never")
     rules = [{"role": "system", "content": f"rule {n}"} for n in range(8)]
 
@@ -213,8 +213,8 @@ async def test_rules_that_leave_no_room_are_told_before_the_first_request() -> N
     assert (await fits.execute("go", history=same)).output == "fits"
 
 
-async def test_a_repair_at_the_door_is_reported() -> None:
-    """Law 2: a broken history is mended, counted, and told."""
+async def test_repair_of_the_input_is_reported() -> None:
+    """Invariant 2: a broken history is repaired, counted and reported by an event."""
     orphan = {"role": "tool", "tool_call_id": "x", "content": "?"}
     executor = executor_for(RecordingProvider("fine"))
     events, result = await collect(executor.execute_stream("go", history=[orphan]))
@@ -222,8 +222,8 @@ async def test_a_repair_at_the_door_is_reported() -> None:
     assert [e.where for e in events if isinstance(e, HistoryRepaired)] == ["input"]
 
 
-async def test_reused_and_odd_call_ids_are_renamed_at_birth() -> None:
-    """What a model calls its calls never breaks the next request, and every result finds its call."""
+async def test_reused_and_invalid_call_ids_are_renamed() -> None:
+    """Call ids of a model never make the next request invalid, and each result keeps its call."""
 
     def odd(request: ModelRequest) -> ModelReply:
         calls = [ToolCall(id=id, name="look", arguments='{"n": 1}') for id in ("same", "same", "", "x" * 60, "a b")]
@@ -238,8 +238,8 @@ async def test_reused_and_odd_call_ids_are_renamed_at_birth() -> None:
 
 
 @pytest.mark.parametrize("taken", ["call_3_0", "call_1_0"])
-async def test_a_new_call_id_is_not_one_that_is_taken(taken: str) -> None:
-    """The name that is made up for a second `same` avoids those in the history."""
+async def test_new_call_id_avoids_ids_in_use(taken: str) -> None:
+    """A generated call id differs from all ids in the history."""
     first = ModelReply(calls=(ToolCall(id="same", name="look"), ToolCall(id=taken, name="look")))
     provider = RecordingProvider(first, ModelReply(calls=(ToolCall(id="same", name="look"),)), "done")
     events, _ = await collect(executor_for(provider, look).execute_stream("the goal"))
@@ -247,8 +247,8 @@ async def test_a_new_call_id_is_not_one_that_is_taken(taken: str) -> None:
     assert not any(isinstance(e, HistoryRepaired) for e in events)
 
 
-def test_a_crew_of_one_needs_no_crew() -> None:
-    """An agent alone is a crew of its name."""
+def test_single_agent_is_a_crew() -> None:
+    """An agent alone becomes a crew with its name."""
     assert CrewExecutor(solo(ScriptedProvider("hi"))).plan.crew.name == "solo"
 
 
@@ -269,14 +269,14 @@ def test_a_crew_of_one_needs_no_crew() -> None:
         (lambda: None, "a policy has a name and a method 'prune'"),
     ],
 )
-def test_a_policy_that_is_none_is_refused(history: Callable[[], Any], problem: str) -> None:
-    """What a policy says of itself is held to the same rules as what the executor is told."""
+def test_invalid_policies_are_refused(history: Callable[[], Any], problem: str) -> None:
+    """The options of a policy follow the same rules as the parameters of the executor."""
     with pytest.raises(DefinitionError, match=problem):
         executor_for("scripted:hi", history=history())
 
 
-def test_a_limit_below_what_a_policy_asks_for_is_an_error() -> None:
-    """Also inside a chain; the fifty of `rolling` and `summarize` stand for nothing but a default."""
+def test_limit_below_the_limit_of_a_policy_is_an_error() -> None:
+    """Also in a chain; the default of fifty of `rolling` and `summarize` gives way to an explicit limit."""
     for policy in (Rolling(limit=80), chain(Rolling(), HeadTail(max_messages=80)), Checkpoint(trigger_at=80)):
         with pytest.raises(DefinitionError, match="max_messages_per_request=20 is below"):
             executor_for("scripted:hi", history=policy, max_messages_per_request=20)
@@ -285,8 +285,8 @@ def test_a_limit_below_what_a_policy_asks_for_is_an_error() -> None:
         assert executor_for("scripted:hi", history=default, max_messages_per_request=20).plan.budget.limit == 20
 
 
-async def test_a_marker_for_what_left_the_history_counts_too() -> None:
-    """What a view truncated may leave the history later: the marker that still speaks of it stays within the bound."""
+async def test_truncation_marker_counts_in_the_limit() -> None:
+    """A marker can outlive the messages it stands for; the view stays within the limit."""
     provider = RecordingProvider(*[call("tell", n=n) for n in range(40)], "done")
 
     @tool(effect="read")
@@ -301,8 +301,8 @@ async def test_a_marker_for_what_left_the_history_counts_too() -> None:
 
 
 @pytest.mark.parametrize("way", ["parameters", "agent"])
-async def test_no_more_calls_are_accepted_than_a_view_can_show(way: str) -> None:
-    """A request may be bounded tighter than the history: a reply with many calls does not overflow it."""
+async def test_accepted_calls_fit_the_view(way: str) -> None:
+    """The limit of a view can be lower than that of the history; a reply with many calls does not overflow it."""
     provider = RecordingProvider([call("look", n=n) for n in range(12)], "enough")
     agent = solo(provider, look, history=Rolling(limit=6) if way == "agent" else None)
     parameters = RequestParameters(max_history_size=6) if way == "parameters" else None

@@ -1,4 +1,4 @@
-"""Law 8: watching is harmless."""
+"""Invariant 8: observers are harmless."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.tools import look
 LINES = [call("look", n=1), "the answer"]
 
 
-async def test_a_failing_observer_is_switched_off_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """One warning for the run; the other observers, the stream and the result are as without it."""
+async def test_failing_observer_is_disabled_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """The other observers, the stream and the result are the same as without it."""
     seen: list[Event] = []
     failures: list[Event] = []
 
@@ -38,8 +38,8 @@ async def test_a_failing_observer_is_switched_off_and_changes_nothing(caplog: py
     assert len(failures) == 2
 
 
-async def test_an_observer_is_told_of_everything_also_where_nobody_reads_the_stream() -> None:
-    """`execute` feeds the same observers; pieces of text come only where somebody streams."""
+async def test_observers_get_all_events_without_a_stream() -> None:
+    """`execute` notifies the same observers; text deltas are emitted only to a stream."""
     seen: list[Event] = []
     await executor_for(RecordingProvider(*LINES), look, observers=[seen.append]).execute("go")
     assert [e.kind for e in seen if e.kind in ("run_started", "replied", "tool_returned", "run_finished")] == [

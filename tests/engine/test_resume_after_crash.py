@@ -1,4 +1,4 @@
-"""Law 10: kill the process after any commit; what was committed is never repeated, what is in doubt is said to be."""
+"""Invariant 10: after a crash at any commit, committed work is never repeated and uncertain calls are reported."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.support.tools import look
 LIMIT = 7
 
 
-class Ledger:
-    """Tools with a memory outside the run."""
+class ExternalTools:
+    """Tools that record their calls outside the run."""
 
     def __init__(self) -> None:
         self.read: list[int] = []
@@ -50,17 +50,17 @@ def script(*rounds: int, name: str = "peek") -> list[Any]:
     return [*([call(name, n=10 * i + n) for n in range(size)] for i, size in enumerate(rounds)), "the answer"]
 
 
-async def whole(lines: list[Any]) -> tuple[RunResult, RecordingProvider, int]:
-    """The run without a crash: what it comes to, what it asked, and how many commits it makes."""
+async def run_without_crash(lines: list[Any]) -> tuple[RunResult, RecordingProvider, int]:
+    """Result, requests and number of commits of the run without a crash."""
     provider, store = RecordingProvider(*lines), JsonStore()
-    executor = executor_for(provider, *Ledger().tools, store=store, max_messages_per_request=LIMIT)
+    executor = executor_for(provider, *ExternalTools().tools, store=store, max_messages_per_request=LIMIT)
     return await executor.execute("the goal", run_id="r"), provider, len(store.snapshots)
 
 
-async def crashed(lines: list[Any], after: int, ledger: Ledger) -> tuple[RecordingProvider, JsonStore]:
-    """The same run in a process that is gone after its n-th commit."""
+async def run_until_crash(lines: list[Any], after: int, tools: ExternalTools) -> tuple[RecordingProvider, JsonStore]:
+    """The same run in a process that ends after its n-th commit."""
     provider, store = RecordingProvider(*lines), JsonStore(crash_after=after)
-    executor = executor_for(provider, *ledger.tools, store=store, max_messages_per_request=LIMIT)
+    executor = executor_for(provider, *tools.tools, store=store, max_messages_per_request=LIMIT)
 
     with pytest.raises(Crash):
         await executor.execute("the goal", run_id="r")
@@ -79,14 +79,14 @@ def same(one: RunResult, other: RunResult) -> bool:
 
 
 async def check_every_crash(lines: list[Any]) -> None:
-    expected, asked, commits = await whole(lines)
+    expected, asked, commits = await run_without_crash(lines)
     assert commits > 2
 
     for after in range(1, commits):
-        ledger = Ledger()
-        first, store = await crashed(lines, after, ledger)
+        tools = ExternalTools()
+        first, store = await run_until_crash(lines, after, tools)
         second = RecordingProvider(*lines)
-        executor = executor_for(second, *ledger.tools, store=store, max_messages_per_request=LIMIT)
+        executor = executor_for(second, *tools.tools, store=store, max_messages_per_request=LIMIT)
         result = await executor.resume("r")
         assert same(result, expected), f"after commit {after}"
         # The reply that was never committed is asked for again, with the same request; none else is.
@@ -96,38 +96,38 @@ async def check_every_crash(lines: list[Any]) -> None:
         assert [r.turn for r in second.requests] == list(range(len(asked.requests)))[-len(second.requests) :]
 
 
-async def test_a_run_that_reads_goes_on_after_any_commit() -> None:
-    """Encode, forget everything, decode, go on: same result, same requests."""
+async def test_run_with_reads_resumes_after_any_commit() -> None:
+    """Encoded, decoded and resumed, it has the same result and sends the same requests."""
     await check_every_crash(script(1, 3, 1, 2))
 
 
-async def test_a_finished_run_is_not_run_again() -> None:
-    """The last commit says that nothing is next: resuming it returns what it came to."""
+async def test_resuming_a_finished_run_returns_its_result() -> None:
+    """The last commit has no next step."""
     lines = script(1)
-    expected, _, commits = await whole(lines)
-    _, store = await crashed(lines, commits, Ledger())
+    expected, _, commits = await run_without_crash(lines)
+    _, store = await run_until_crash(lines, commits, ExternalTools())
     provider = RecordingProvider(*lines)
-    result = await executor_for(provider, look, *Ledger().tools, store=store, max_messages_per_request=LIMIT).resume(
-        "r"
-    )
+    result = await executor_for(
+        provider, look, *ExternalTools().tools, store=store, max_messages_per_request=LIMIT
+    ).resume("r")
     assert same(result, expected)
     assert provider.requests == []
 
 
 @pytest.mark.parametrize("answer", ["run again", "skip", {"done": {"ok": True}}])
-async def test_a_write_that_was_begun_waits_for_a_person(answer: Any) -> None:
-    """After a crash between start and result nobody knows: the run pauses, and does what it is told."""
+async def test_interrupted_write_pauses_the_run(answer: Any) -> None:
+    """After a crash between start and result the outcome is unknown: the run pauses and follows the answer."""
     lines = script(2, 1, name="post")
-    _, _, commits = await whole(lines)
+    _, _, commits = await run_without_crash(lines)
     doubts = 0
 
     for after in range(1, commits):
-        ledger = Ledger()
-        _, store = await crashed(lines, after, ledger)
+        tools = ExternalTools()
+        _, store = await run_until_crash(lines, after, tools)
         provider = RecordingProvider(*lines)
-        executor = executor_for(provider, *ledger.tools, store=store, max_messages_per_request=LIMIT)
+        executor = executor_for(provider, *tools.tools, store=store, max_messages_per_request=LIMIT)
         result = await executor.resume("r")
-        before = list(ledger.written)
+        before = list(tools.written)
 
         while result.stop_reason == "paused":
             assert {pause.reason for pause in result.pauses} == {"in_doubt"}
@@ -137,22 +137,22 @@ async def test_a_write_that_was_begun_waits_for_a_person(answer: Any) -> None:
         assert result.output == "the answer"
         # Nothing whose result was committed is done again; what is in doubt only where a person says so.
         if answer != "run again":
-            assert len(set(ledger.written)) == len(ledger.written)
-            assert len(ledger.written) <= 3
+            assert len(set(tools.written)) == len(tools.written)
+            assert len(tools.written) <= 3
         else:
-            assert set(ledger.written) == {0, 1, 10}
-            assert len(ledger.written) <= 3 + 2
-        assert before == ledger.written[: len(before)]
+            assert set(tools.written) == {0, 1, 10}
+            assert len(tools.written) <= 3 + 2
+        assert before == tools.written[: len(before)]
 
     assert doubts >= 3
 
 
-async def test_a_result_given_by_a_person_is_shown_to_the_model() -> None:
-    """`{"done": result}` becomes the call's result; `skip` says that nobody knows."""
+async def test_done_answer_becomes_the_result_of_the_call() -> None:
+    """`{"done": result}` becomes the result; `skip` reports that the outcome is unknown."""
     lines = script(2, name="post")
-    _, store = await crashed(lines, 3, Ledger())
+    _, store = await run_until_crash(lines, 3, ExternalTools())
     provider = RecordingProvider(*lines)
-    executor = executor_for(provider, *Ledger().tools, store=store, max_messages_per_request=LIMIT)
+    executor = executor_for(provider, *ExternalTools().tools, store=store, max_messages_per_request=LIMIT)
     paused = await executor.resume("r")
     one, two = paused.pauses
     result = await executor.resume("r", {one.id: {"done": [1, 2]}, two.id: "skip"})
@@ -162,8 +162,8 @@ async def test_a_result_given_by_a_person_is_shown_to_the_model() -> None:
     assert result.output == "the answer"
 
 
-async def test_a_store_that_fails_fails_the_run_and_loses_nothing() -> None:
-    """The caller gets an error with what was there; the run goes on from the last commit."""
+async def test_failing_store_fails_the_run() -> None:
+    """The error holds the result so far; the run resumes from the last commit."""
 
     class FullOnce(JsonStore):
         full = True
@@ -176,7 +176,7 @@ async def test_a_store_that_fails_fails_the_run_and_loses_nothing() -> None:
             await super().commit(*given)
 
     lines, store = script(1, 1), FullOnce()
-    executor = executor_for(RecordingProvider(*lines), *Ledger().tools, store=store)
+    executor = executor_for(RecordingProvider(*lines), *ExternalTools().tools, store=store)
 
     with pytest.raises(RunError, match="no space left") as caught:
         await executor.execute("the goal", run_id="r")
@@ -186,11 +186,11 @@ async def test_a_store_that_fails_fails_the_run_and_loses_nothing() -> None:
     assert (await executor.resume("r")).output == "the answer"
 
 
-async def test_two_that_carry_the_same_run_on_do_not_both_get_through() -> None:
-    """Two processes resume one run: the second one's step is not stored, and it is told so."""
+async def test_second_process_that_resumes_a_run_gets_a_conflict() -> None:
+    """The step of the second process is not stored, and its caller gets the error."""
     lines = script(1, 1)
-    _, store = await crashed(lines, 2, Ledger())
-    executors = [executor_for(RecordingProvider(*lines), *Ledger().tools, store=store) for _ in range(2)]
+    _, store = await run_until_crash(lines, 2, ExternalTools())
+    executors = [executor_for(RecordingProvider(*lines), *ExternalTools().tools, store=store) for _ in range(2)]
     outcomes = await asyncio.gather(*(executor.resume("r") for executor in executors), return_exceptions=True)
     assert [o.output for o in outcomes if isinstance(o, RunResult)] == ["the answer"]
     lost = next(o for o in outcomes if isinstance(o, RunError))
@@ -198,14 +198,14 @@ async def test_two_that_carry_the_same_run_on_do_not_both_get_through() -> None:
 
 
 @pytest.mark.parametrize("after", [2, 3, 4])
-async def test_a_failed_run_s_result_goes_on_as_a_conversation(after: int) -> None:
-    """Whatever a run was at when it stopped, its history is ready for the next one."""
+async def test_result_of_a_failed_run_continues_as_a_conversation(after: int) -> None:
+    """Wherever a run failed, its history can be passed to the next run."""
     lines = script(1, 1)
-    _, store = await crashed(lines, after, Ledger())
+    _, store = await run_until_crash(lines, after, ExternalTools())
     provider = RecordingProvider(*lines)
-    stopped = build_result(executor_for(provider, *Ledger().tools).plan, (await store.load("r")).state)
+    stopped = build_result(executor_for(provider, *ExternalTools().tools).plan, (await store.load("r")).state)
     ahead = RecordingProvider(lambda request: "went on")
-    result = await executor_for(ahead, *Ledger().tools).execute("and now?", history=stopped)
+    result = await executor_for(ahead, *ExternalTools().tools).execute("and now?", history=stopped)
     assert result.output == "went on"
     assert all(validate(shown) == [] for shown in ahead.shown)
     assert list(result.transcript[: len(stopped.transcript)]) == list(stopped.transcript)
@@ -213,6 +213,6 @@ async def test_a_failed_run_s_result_goes_on_as_a_conversation(after: int) -> No
 
 @pytest.mark.soak
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8))
-async def test_any_run_that_reads_goes_on_after_any_commit(rounds: list[int]) -> None:
-    """The same law for random rounds."""
+async def test_random_runs_with_reads_resume_after_any_commit(rounds: list[int]) -> None:
+    """The same for random tool rounds."""
     await check_every_crash(script(*rounds))

@@ -1,4 +1,4 @@
-"""A step in which nothing waits takes no task of its own, and is as fair and as safe as any other."""
+"""A step that never waits needs no task, and stays fair and cancellable."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ async def look() -> str:
     return "found"
 
 
-class Slow(MemoryStore):
-    """Waits at its third commit until it is let go."""
+class WaitingStore(MemoryStore):
+    """Waits at its third commit until the test opens the gate."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ class Slow(MemoryStore):
         await super().commit(run_id, version, events, state)
 
 
-async def test_a_run_that_never_waits_hears_a_cancellation() -> None:
-    """Model, tool and store answer at once, for ever; others get their turn all the same."""
+async def test_run_that_never_waits_can_be_cancelled() -> None:
+    """Model, tool and store return at once, without end; other tasks still get their turn."""
     endless = ScriptedProvider(lambda request: call("look"))
     executor = CrewExecutor(Agent("solo", model=endless, tools=[look]), limits=Limits(rounds=None))
     run = asyncio.ensure_future(executor.execute("Go.", run_id="r"))
@@ -56,7 +56,7 @@ async def test_a_subclass_that_overrides_commit_is_no_longer_immediate(tmp_path:
     assert commits_immediately(MemoryStore())
     assert not commits_immediately(SQLiteStore(tmp_path / "runs.db"))
 
-    store = Slow()
+    store = WaitingStore()
     assert not commits_immediately(store)
     agent = Agent("solo", model=ScriptedProvider(call("look"), "Done."), tools=[look])
     executor = CrewExecutor(agent, store=store)

@@ -1,4 +1,4 @@
-"""One loop: `execute` is the stream, drained."""
+"""One loop: `execute` is `execute_stream` read to its end."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.tools import look
 LINES = [[call("look", n=n) for n in range(3)], call("nowhere"), "first line\nsecond line\nthird line"]
 
 
-async def test_execute_and_the_drained_stream_come_to_the_same() -> None:
-    """Output, history, transcript and usage are equal, down to the ids of the messages."""
+async def test_execute_equals_the_stream_read_to_its_end() -> None:
+    """Output, history, transcript and usage are equal, including message ids."""
     one = await executor_for(RecordingProvider(*LINES), look, max_messages_per_request=6).execute("go", run_id="r")
     executor = executor_for(RecordingProvider(*LINES), look, max_messages_per_request=6)
     events, other = await collect(executor.execute_stream("go", run_id="r"))
@@ -32,8 +32,8 @@ async def test_execute_and_the_drained_stream_come_to_the_same() -> None:
     assert [e.text for e in events if isinstance(e, TextDelta)] == ["first line\n", "second line\n", "third line"]
 
 
-async def test_a_plain_async_for_reads_the_whole_run() -> None:
-    """Without `async with`: the same events, the result at the end, and a second reading finds nothing more."""
+async def test_plain_async_for_reads_the_whole_run() -> None:
+    """Without `async with` the events are the same; a second iteration is empty."""
     stream = executor_for(RecordingProvider(*LINES), look).execute_stream("go")
 
     with pytest.raises(CrewError, match="no result yet"):
@@ -45,8 +45,8 @@ async def test_a_plain_async_for_reads_the_whole_run() -> None:
     assert [event async for event in stream] == []
 
 
-async def test_reading_may_go_on_inside_async_with() -> None:
-    """Leaving the loop does not leave the stream."""
+async def test_iteration_can_continue_inside_async_with() -> None:
+    """A `break` inside `async with` does not end the stream."""
     async with executor_for(RecordingProvider(*LINES), look).execute_stream("go") as stream:
         first = await anext(aiter(stream))
         rest = [event async for event in stream]
@@ -56,8 +56,8 @@ async def test_reading_may_go_on_inside_async_with() -> None:
     assert stream.result.stop_reason == "completed"
 
 
-async def test_every_event_says_where_it_belongs() -> None:
-    """Run, agent, number and time; the numbers rise by one, the times never fall."""
+async def test_events_hold_run_agent_sequence_and_time() -> None:
+    """Sequence numbers increase by one, and times never decrease."""
     executor = executor_for(RecordingProvider(*LINES), look, clock=TickingClock())
     events, _ = await collect(executor.execute_stream("go", run_id="r"))
     assert {e.run_id for e in events} == {"r"}
@@ -66,8 +66,8 @@ async def test_every_event_says_where_it_belongs() -> None:
     assert [e.at for e in events] == sorted(e.at for e in events)
 
 
-async def test_a_failure_is_the_last_event_and_then_raised() -> None:
-    """The stream says so, then the reader gets the error with everything so far; the result raises it too."""
+async def test_failure_is_the_last_event_and_is_raised() -> None:
+    """The stream emits it, then raises an error that holds the result so far; `result` raises it too."""
     told: list[Event] = []
     broken = RecordingProvider(call("look", n=1), ValueError("broken"))
     stream = executor_for(broken, look, observers=[told.append]).execute_stream("go")
@@ -83,8 +83,8 @@ async def test_a_failure_is_the_last_event_and_then_raised() -> None:
         _ = stream.result
 
 
-async def test_what_is_told_during_a_commit_keeps_its_place() -> None:
-    """Numbers stay unique and in order, and nothing that was told is lost to the store."""
+async def test_events_emitted_during_a_commit_keep_their_order() -> None:
+    """Sequence numbers stay unique and ordered, and every event is stored."""
 
     @tool
     async def chatty(n: int, context: Context[Any]) -> str:
@@ -106,8 +106,8 @@ async def test_what_is_told_during_a_commit_keeps_its_place() -> None:
     assert len([e for e in events if isinstance(e, ToolProgress)]) == 2 * (5 + 20 + 35 + 50)
 
 
-async def test_a_stream_that_is_never_read_never_runs() -> None:
-    """The run begins when reading does."""
+async def test_unread_stream_never_runs() -> None:
+    """The run starts with the first read."""
     provider = RecordingProvider("hi")
     executor_for(provider).execute_stream("go")
     await asyncio.sleep(0)

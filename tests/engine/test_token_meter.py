@@ -1,4 +1,4 @@
-"""Within a tenth of the bill from the second call of a conversation on, whoever counts."""
+"""From the second request on, estimates are within a tenth of the billed tokens, however the provider counts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TEXTS = {
 
 
 def bill(count: Count, request: ModelRequest) -> int:
-    """What a service with this tokenizer would bill: its own wrapping included."""
+    """The tokens that a service with this tokenizer bills, including its message overhead."""
     total = 3 + count(request.instructions)
 
     for spec in request.tools:
@@ -63,7 +63,7 @@ def billed_by(count: Count, steps: int, **facts: Any) -> ScriptedProvider:
 
 
 async def errors(count: Count, kind: str, **facts: Any) -> list[float]:
-    """By how much each request of a run was predicted wrongly."""
+    """The relative error of the estimate of each request."""
 
     @tool
     async def read(part: int, path: str = "/srv/report.txt") -> str:
@@ -89,8 +89,8 @@ async def errors(count: Count, kind: str, **facts: Any) -> list[float]:
 
 @pytest.mark.parametrize("factor", [1.0, 1.2, 1.35])
 @pytest.mark.parametrize("kind", TEXTS)
-async def test_a_real_tokenizer_and_denser_ones_are_met_within_a_tenth(kind: str, factor: float) -> None:
-    """o200k itself, and services that count more for the same text, from the second call on and after prunings."""
+async def test_estimates_follow_real_and_denser_tokenizers(kind: str, factor: float) -> None:
+    """o200k, and services that count more for the same text, also after prunings."""
     pytest.importorskip("rs_bpe")
     counter = exact_counter("openai", "gpt-5-mini")
     assert counter is not None
@@ -110,14 +110,14 @@ async def test_a_real_tokenizer_and_denser_ones_are_met_within_a_tenth(kind: str
         ("korean", lambda text: round(estimate_tokens(text) * 1.3)),
     ],
 )
-async def test_other_ways_of_counting_are_met_within_a_tenth(kind: str, count: Count) -> None:
-    """By characters, by bytes, or by whatever is not too far from how texts are usually cut."""
+async def test_estimates_follow_other_ways_of_counting(kind: str, count: Count) -> None:
+    """By characters, by bytes, or by a similar rule."""
     found = await errors(count, kind)
     assert max(map(abs, found[1:])) <= 0.10
 
 
-async def test_an_exact_tokenizer_is_right_from_the_first_call() -> None:
-    """Where one is installed for the model, only the service's wrapping is estimated."""
+async def test_exact_tokenizer_is_right_from_the_first_request() -> None:
+    """Only the message overhead of the service is estimated."""
     pytest.importorskip("rs_bpe")
     counter = exact_counter("openai", "gpt-5-mini")
     assert counter is not None
@@ -125,8 +125,8 @@ async def test_an_exact_tokenizer_is_right_from_the_first_call() -> None:
     assert max(map(abs, found)) <= 0.05
 
 
-async def test_two_models_that_count_differently_share_a_history() -> None:
-    """The bill of one does not spoil the counts of the other."""
+async def test_two_models_with_different_counts_share_a_history() -> None:
+    """The bill of one model does not change the estimates for the other."""
 
     @tool
     async def read(part: int) -> str:

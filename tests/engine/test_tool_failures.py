@@ -1,4 +1,4 @@
-"""Whatever a model asks and whatever a tool does: the model is told, and the run goes on or ends at its limit."""
+"""Failing tools and invalid calls: the model gets an error result, and the run continues or ends at its limit."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from tests.support.tools import look
 FOREVER = threading.Event()
 
 
-class Silent(Exception):
+class SilentError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
-class Circle:
-    """Something without JSON."""
+class NotJson:
+    """A value without JSON."""
 
 
 @tool(timeout=0.02)
 async def never_ends() -> str:
-    """Wait for ever."""
+    """Wait forever."""
     await asyncio.Event().wait()
     return ""
 
 
 @tool(timeout=0.02)
 def blocks() -> str:
-    """Block the thread for ever."""
+    """Block the thread forever."""
     FOREVER.wait()
     return ""
 
@@ -60,13 +60,13 @@ async def raises_late() -> str:
 
 @tool
 def raises_silently() -> str:
-    """Fail without words."""
-    raise Silent
+    """Fail without a message."""
+    raise SilentError
 
 
 @tool
 def raises_surrogates() -> str:
-    """Fail in words that no encoder takes."""
+    """Fail with a message that can't be encoded."""
     raise ValueError("bad \ud800 path")
 
 
@@ -84,19 +84,19 @@ def interrupts() -> str:
 
 @tool
 def stops_iterating() -> str:
-    """Raise what a future can't hold."""
+    """Raise StopIteration, which a future can't hold."""
     raise StopIteration("over")
 
 
 @tool
 async def cancels() -> str:
-    """Raise a cancellation that nobody asked for."""
+    """Raise a cancellation that was not requested."""
     raise asyncio.CancelledError
 
 
 @tool
 async def times_out_by_itself() -> str:
-    """Raise a time-out of its own."""
+    """Raise a time-out."""
     raise TimeoutError("the server did not answer")
 
 
@@ -108,8 +108,8 @@ def huge() -> str:
 
 @tool
 def no_json() -> Any:
-    """Return something that can't be written as JSON."""
-    return Circle()
+    """Return a value that can't be written as JSON."""
+    return NotJson()
 
 
 @tool
@@ -122,13 +122,13 @@ def circular() -> Any:
 
 @tool
 def endless() -> Iterator[int]:
-    """Return a generator without an end."""
+    """Return an endless generator."""
     return (n for n in itertools.count())
 
 
 @tool
 def surrogates() -> str:
-    """Return text that no encoder takes."""
+    """Return text that can't be encoded."""
     return "a\ud800b"
 
 
@@ -145,7 +145,7 @@ def blank() -> str:
 
 @tool
 def infinite() -> dict[str, float]:
-    """Return numbers that JSON does not know."""
+    """Return numbers that JSON does not have."""
     return {"a": float("inf"), "b": float("nan")}
 
 
@@ -153,7 +153,7 @@ TOOLS = [value for value in list(globals().values()) if type(value).__name__ == 
 
 
 async def results(*calls: Any, tools: Any = TOOLS, **options: Any) -> tuple[ToolResult, ...]:
-    """What the model is told, in a run that is stored as bytes and goes on to its answer."""
+    """The results that the model receives, in a stored run that continues to its answer."""
     provider = RecordingProvider([*calls], "went on")
     result = await executor_for(provider, *tools, store=JsonStore(), **options).execute("go")
     assert result.output == "went on"
@@ -168,20 +168,20 @@ async def results(*calls: Any, tools: Any = TOOLS, **options: Any) -> tuple[Tool
         ("blocks", "timed out after 0.02 s"),
         ("raises", "ValueError: the disk is full"),
         ("raises_late", "LookupError: gone"),
-        ("raises_silently", "Silent: (the error message can't be read: __str__ raised)"),
+        ("raises_silently", "SilentError: (the error message can't be read: __str__ raised)"),
         ("raises_surrogates", "ValueError: bad \ufffd path"),
         ("exits", "SystemExit: 3"),
         ("interrupts", "KeyboardInterrupt"),
         ("stops_iterating", "StopIteration: over"),
         ("cancels", "CancelledError"),
         ("times_out_by_itself", "TimeoutError: the server did not answer"),
-        ("no_json", "Circle"),
+        ("no_json", "NotJson"),
         ("circular", "Circular reference"),
         ("endless", "generator can't be sent to a model"),
     ],
 )
-async def test_a_tool_that_fails_is_told_to_the_model(name: str, told: str) -> None:
-    """An error result in words; the run goes on."""
+async def test_failing_tool_becomes_an_error_result(name: str, told: str) -> None:
+    """The run continues."""
     found = (await results(call(name)))[0]
     assert told in found.text
     assert found.outcome == "error"
@@ -196,14 +196,14 @@ async def test_a_tool_that_fails_is_told_to_the_model(name: str, told: str) -> N
         ("infinite", '{"a":"Infinity","b":"NaN"}'),
     ],
 )
-async def test_odd_values_are_written_in_words(name: str, text: str) -> None:
-    """What a tool returns becomes text that every provider takes."""
+async def test_unusual_return_values_become_text(name: str, text: str) -> None:
+    """Every provider accepts the text."""
     found = (await results(call(name)))[0]
     assert (found.text, found.outcome) == (text, "ok")
 
 
-async def test_ten_megabytes_are_cut_at_birth() -> None:
-    """Beginning and end stay, a marker says what is missing, and the limit holds."""
+async def test_ten_megabyte_result_is_truncated() -> None:
+    """Start and end stay, and a marker says how much is missing."""
     found = (await results(call("huge")))[0]
     assert len(found.text) <= 20_000
     assert "characters cut" in found.text
@@ -224,15 +224,15 @@ async def test_ten_megabytes_are_cut_at_birth() -> None:
         ('{"n": "\ud800"}', "not valid"),
     ],
 )
-async def test_arguments_that_do_not_fit_are_told_to_the_model(arguments: str, told: str) -> None:
-    """Broken JSON, wrong types, unknown names: told with the place, and the tool is not called."""
+async def test_invalid_arguments_become_an_error_result(arguments: str, told: str) -> None:
+    """Broken JSON, wrong types, unknown names: the error names the place, and the tool is not called."""
     found = (await results(ToolCall(id="a", name="look", arguments=arguments), tools=[look]))[0]
     assert told in found.text
     assert found.outcome == "error"
 
 
-async def test_a_missing_argument_is_named() -> None:
-    """The model learns which one."""
+async def test_error_names_the_missing_argument() -> None:
+    """The model learns which argument is missing."""
 
     def find(name: str, size: int = 1) -> str:
         """Find."""
@@ -246,24 +246,24 @@ async def test_a_missing_argument_is_named() -> None:
     assert "name: Field required" in found[2].text
 
 
-async def test_an_unknown_tool_is_answered_with_the_nearest_names() -> None:
-    """The model can mend its own slip."""
+async def test_unknown_tool_error_suggests_similar_names() -> None:
+    """The model can correct the name."""
     found = await results(call("lok"), call("zzzz"), tools=[look])
     assert "Did you mean 'look'?" in found[0].text
     assert "Available: look." in found[1].text
     assert "None are available." in (await results(call("x"), tools=[], max_messages_per_request=5))[0].text
 
 
-async def test_a_model_that_never_stops_calling_ends_at_its_limit() -> None:
-    """Unknown tools for ever: the rounds end it."""
+async def test_endless_unknown_calls_end_at_the_round_limit() -> None:
+    """Unknown tools forever: the limit of rounds ends the run."""
     provider = RecordingProvider(lambda request: ModelReply(calls=(ToolCall(id="same", name="nowhere"),)))
     result = await executor_for(provider, look, limits=Limits(rounds=30), max_messages_per_request=5).execute("go")
     assert result.stop_reason == "limit"
     assert len(provider.requests) == 30
 
 
-async def test_results_come_in_call_order_however_long_they_take() -> None:
-    """All calls of a reply run at once; the answers stand in the order of the calls."""
+async def test_results_are_in_call_order() -> None:
+    """The calls of a reply run concurrently; their results are in the order of the calls."""
     gates = {n: asyncio.Event() for n in range(3)}
     gates[2].set()
 
@@ -283,8 +283,8 @@ async def test_results_come_in_call_order_however_long_they_take() -> None:
     ]
 
 
-async def test_retries_only_where_the_tool_says_so() -> None:
-    """A tool with `retries=2` is tried three times; without, once."""
+async def test_tools_retry_only_if_configured() -> None:
+    """A tool with `retries=2` is tried three times; without it, once."""
     tried: list[str] = []
 
     @tool(retries=2)
@@ -311,13 +311,13 @@ async def test_retries_only_where_the_tool_says_so() -> None:
     assert result.metrics.by_tool["fragile"].errors == 1
 
 
-async def test_a_thread_that_is_left_behind_is_reported() -> None:
-    """The one exception to law 9 is told when it happens; what the thread says later reaches nobody."""
+async def test_abandoned_thread_is_reported() -> None:
+    """The one exception to invariant 9 is reported; later output of the thread is dropped."""
     go_on, spoken = threading.Event(), threading.Event()
 
     @tool(timeout=0.02)
     def late(context: Context[Any]) -> str:
-        """Speak after the time is over."""
+        """Emit progress after the time-out."""
         go_on.wait(5)
         context.emit("too late")
         spoken.set()
@@ -338,12 +338,12 @@ async def test_a_thread_that_is_left_behind_is_reported() -> None:
     assert not any(isinstance(e, ToolProgress) for e in events)
 
 
-async def test_a_sync_tool_leaves_no_thread_behind() -> None:
-    """Law 9: the thread of a call ends with the call."""
+async def test_sync_tool_leaves_no_thread() -> None:
+    """Invariant 9: the thread of a call ends with the call."""
     names: list[str] = []
 
     def here() -> str:
-        """Say where it runs."""
+        """Return the name of the thread."""
         names.append(threading.current_thread().name)
         return "here"
 
@@ -356,8 +356,8 @@ async def test_a_sync_tool_leaves_no_thread_behind() -> None:
             assert not thread.is_alive()
 
 
-async def test_a_tool_is_handed_its_context() -> None:
-    """Dependencies, run, agent, call and usage; and what it emits is seen by whoever watches, in order."""
+async def test_tool_receives_its_context() -> None:
+    """Dependencies, run, agent, call and usage; observers see emitted progress in order."""
     seen: list[Context[dict[str, int]]] = []
 
     @tool

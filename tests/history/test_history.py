@@ -17,7 +17,7 @@ from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, P
 from crew.message_rules import PROFILES, validate
 from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage, message_size
 from tests.support.messages import total_size
-from tests.support.strategies import Growth, Maker, budgets, growths
+from tests.support.strategies import Growth, MessageFactory, budgets, growths
 
 ADDED_TO_A_REPLY = ("then", "route", "answer", "output", "branch")
 
@@ -190,7 +190,7 @@ class Careless:
     name: str = "careless"
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
-        random = Maker(self.seed).random
+        random = MessageFactory(self.seed).random
         kept = tuple(g for g in history if random.random() < 0.5)
         return PruneDecision(kept=kept, evicted=tuple(g for g in history if g not in kept), reason="chance")
 
@@ -220,7 +220,7 @@ def test_a_final_reply_never_overflows(growth: Growth, budget: tuple[int, int]) 
 
     for history, _ in grow(growth, watched):
         position = history.entries[-1].position + 1
-        reply = HistoryEntry(message=Maker(prefix="end").reply(), position=position)
+        reply = HistoryEntry(message=MessageFactory(prefix="end").reply(), position=position)
         ended, _ = history.append_final(reply, policy=Rolling(), budget=HistoryBudget(limit=limit, prune_to=budget[1]))
         systems = {m.text for m in history.messages if isinstance(m, SystemMessage)}
         assert ended.size <= limit
@@ -230,7 +230,7 @@ def test_a_final_reply_never_overflows(growth: Growth, budget: tuple[int, int]) 
 
 def test_without_a_limit_a_final_reply_is_appended() -> None:
     """`conclude` under no bound is an append."""
-    maker = Maker()
+    maker = MessageFactory()
     goal, reply = maker.user(), maker.reply()
     history, _ = History(goal=goal.id).append(
         HistoryEntry(message=goal, position=0), policy=Unbounded(), budget=HistoryBudget(limit=None)
@@ -250,7 +250,7 @@ def test_an_empty_history_has_no_groups() -> None:
 
 def test_a_cut_inside_a_turn_leaves_its_question_standing() -> None:
     """A cut may fall inside an earlier turn; that turn's user message stays until the whole turn is gone."""
-    maker = Maker()
+    maker = MessageFactory()
     first = [maker.user(), *maker.exchange(1), *maker.exchange(1), *maker.exchange(1), maker.reply()]
     goal = maker.user()
     watched = Watched(8, 6)
@@ -261,7 +261,7 @@ def test_a_cut_inside_a_turn_leaves_its_question_standing() -> None:
 
 def test_a_question_whose_own_turn_must_stay_leaves_last() -> None:
     """At a tiny limit an answer to a pause makes room for the calls that it led to; the goal stays."""
-    maker = Maker()
+    maker = MessageFactory()
     goal, asked, answer, exchange = maker.user(), maker.reply(), maker.user("answer"), maker.exchange(1)
     watched = Watched(3, 1)
     watched.history = History(goal=goal.id)
@@ -274,7 +274,7 @@ def test_a_question_whose_own_turn_must_stay_leaves_last() -> None:
 
 def test_identical_system_messages_are_kept_once() -> None:
     """The second of two identical rules may leave; the first one stays."""
-    maker = Maker()
+    maker = MessageFactory()
     rules = [SystemMessage("rule", id=f"s{n}") for n in range(3)]
     goal = maker.user()
     watched = Watched(2, 1)
@@ -297,7 +297,7 @@ class Only:
 @pytest.mark.parametrize(("limit", "opener_back"), [(8, True), (6, False)])
 def test_a_turn_without_its_question_gets_it_back_or_goes(limit: int, opener_back: bool) -> None:
     """A policy that keeps calls but not the question before them: it returns if there is room, else they go too."""
-    maker = Maker()
+    maker = MessageFactory()
     first = [maker.user(), *maker.exchange(4), *maker.exchange(1)]
     goal = maker.user()
     watched = Watched(limit, 1, policy=Only((first[1].id,)))

@@ -12,9 +12,9 @@ from crew.history.eviction import group_entries
 from crew.history.policies import Rolling, Unbounded, create_policy
 from crew.interfaces import HistoryEntry
 from crew.messages import Message, SystemMessage, ToolMessage, ToolResult
-from tests.support.strategies import Maker
+from tests.support.strategies import MessageFactory
 
-maker = Maker(seed=3)
+maker = MessageFactory(seed=3)
 RULE = SystemMessage("rule", id="rule")
 EARLIER = [maker.user(), *maker.exchange(2), maker.reply()]
 EARLIER[1] = replace(EARLIER[1], text="")  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""Validate: everything that a provider would refuse, each as one violation."""
+"""Validation reports every rule violation that a provider would refuse."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ LOCAL = {"alternating", "compatible"}
         (asked(ToolCall(id="a", name="n" * 65)), ["tool_name"]),
     ],
 )
-def test_the_strictest_profile_names_every_violation(messages: list[Message], rules: list[str]) -> None:
-    """Each broken rule is named once, with its place."""
+def test_strictest_profile_reports_every_violation(messages: list[Message], rules: list[str]) -> None:
+    """Each broken rule once, with its place."""
     found = validate(messages)
     assert [violation.rule for violation in found] == rules
     assert all(violation.index is not None or violation.rule == "empty" for violation in found)
@@ -91,22 +91,22 @@ def test_the_strictest_profile_names_every_violation(messages: list[Message], ru
         ([USER, ASKED], set(PROFILES)),
     ],
 )
-def test_each_profile_refuses_what_its_service_refuses(messages: list[Message], refusing: set[str]) -> None:
-    """Rules differ by provider and era; the strictest one refuses whatever any of them does."""
+def test_each_profile_has_the_rules_of_its_service(messages: list[Message], refusing: set[str]) -> None:
+    """Rules differ by provider and era; the strictest profile has all of them."""
     assert {name for name, profile in PROFILES.items() if validate(messages, profile)} == refusing
     assert not refusing or "strictest" in refusing
 
 
-def test_an_unknown_profile_is_told_with_its_neighbours() -> None:
-    """A wrong name is an error that names the right ones."""
+def test_unknown_profile_error_suggests_similar_names() -> None:
+    """The error lists the available profiles."""
     assert get_profile("anthropic") is PROFILES["anthropic"]
 
     with pytest.raises(DefinitionError, match="openai-chat"):
         get_profile("openai-chart")
 
 
-def test_groups_hold_calls_and_results_together() -> None:
-    """Calls and the results behind them are one group; everything else stands alone."""
+def test_groups_keep_calls_and_results_together() -> None:
+    """Every other message is a group alone."""
     messages = [SystemMessage("rule"), USER, ASKED, FOUND, ToolMessage((A,)), AssistantMessage("hi"), ASKED]
     assert [range(*span.indices(99)) for span in group_spans(messages)] == [
         range(1),

@@ -1,4 +1,4 @@
-"""The codec: states and events as versioned JSON, and back."""
+"""The codec: states and events as versioned JSON."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.stores import JsonStore
 from tests.support.tools import look
 
 
-async def test_what_is_decoded_is_what_was_encoded() -> None:
-    """State and events of a whole run survive the way to bytes and back."""
+async def test_decoding_returns_the_encoded_values() -> None:
+    """The state and the events of a whole run."""
     store = JsonStore()
     script = ScriptedProvider([call("look", n=1), call("nothing")], "done \N{SLIGHTLY SMILING FACE}")
     result = await executor_for(script, look, store=store).execute("go", run_id="r")
@@ -38,8 +38,8 @@ async def test_what_is_decoded_is_what_was_encoded() -> None:
         b'{"version": 1, "state": {"run_id": 5}, "events": [{"kind": "nothing"}]}',
     ],
 )
-def test_what_is_no_run_is_refused_in_words(data: bytes) -> None:
-    """Another version, another thing, or rubbish: an error that says so."""
+def test_other_data_is_refused(data: bytes) -> None:
+    """Another version, another type, or invalid JSON: the error says which."""
     with pytest.raises(StoreError, match="stored"):
         decode_state(data)
 
@@ -47,13 +47,13 @@ def test_what_is_no_run_is_refused_in_words(data: bytes) -> None:
         decode_events(data)
 
 
-async def test_the_version_is_in_the_bytes() -> None:
-    """A later release can tell what it reads."""
+async def test_encoded_state_holds_its_version() -> None:
+    """A later release can recognize it."""
     result = await executor_for("scripted:hello").execute("go")
     assert json.loads(encode_state(result.state))["version"] == 1
 
 
-def test_a_transcript_is_a_value() -> None:
+def test_transcript_is_immutable() -> None:
     """Versions share one list; an append never shows in another version, also after a fork."""
     first = Transcript([UserMessage("a")])
     left = first.append(UserMessage("b"))

@@ -36,8 +36,8 @@ if __name__ == "__main__":
 """
 
 
-def test_a_killed_process_repeats_nothing_and_says_what_is_in_doubt(tmp_path: Path) -> None:
-    """Killed inside the third write: two are committed, one is in doubt, and a person decides."""
+def test_killed_process_repeats_nothing_and_reports_doubt(tmp_path: Path) -> None:
+    """Killed during the third write: two are committed, one is in doubt, and an answer decides."""
     story = tmp_path / "story.py"
     story.write_text(STORY, encoding="utf-8")
     died = subprocess.run([sys.executable, story, tmp_path, "2"], check=False)
@@ -58,7 +58,7 @@ def test_a_killed_process_repeats_nothing_and_says_what_is_in_doubt(tmp_path: Pa
     assert (tmp_path / "steps").read_text().split() == ["0", "1", "2", "3"]
 
 
-async def test_a_tree_of_branches_is_kept_whole(tmp_path: Path) -> None:
+async def test_tree_of_branches_is_stored(tmp_path: Path) -> None:
     """A pause inside a branch, answered by another executor on another connection: same transcript, same answer."""
 
     @tool(approval="always")
@@ -85,8 +85,8 @@ async def test_a_tree_of_branches_is_kept_whole(tmp_path: Path) -> None:
     assert [branch.output for branch in result.branches] == ["signed", "paid"]
 
 
-async def test_ids_and_versions_are_guarded(tmp_path: Path) -> None:
-    """A taken id, an unknown run, two who carry the same run on."""
+async def test_run_ids_and_versions_are_checked(tmp_path: Path) -> None:
+    """A used id, an unknown run, two processes that resume one run."""
     store = SQLiteStore(tmp_path / "runs.db")
     agent = Agent("a", model=ScriptedProvider("yes?"), wait_for_signal=True)
     executor = CrewExecutor(agent, store=store)
@@ -111,8 +111,8 @@ async def test_ids_and_versions_are_guarded(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_a_store_that_fails_fails_the_run_and_says_so(tmp_path: Path) -> None:
-    """A closed file is a typed error, not a hang or a half-written run."""
+async def test_closed_file_is_a_typed_error(tmp_path: Path) -> None:
+    """Not a hang or a half-written run."""
     store = SQLiteStore(tmp_path / "runs.db")
     store.close()
 

@@ -1,4 +1,4 @@
-"""What a long run costs: requests whose beginning the services know already, and a bill that is the service's own."""
+"""The cost of long runs: cached prefixes, and usage that equals the bill of the service."""
 
 import json
 import re
@@ -27,16 +27,16 @@ async def step(n: int) -> str:
 
 
 def conversation(raw: bytes) -> bytes:
-    """The part of a request that grows, without cache marks and without what closes it."""
+    """The growing part of a request, without cache marks and closing brackets."""
     bare = MARK.sub(b"", raw)
     start = bare.index(b'"input":[' if b'"input":[' in bare else b'"messages":[')
     return bare[start:].removesuffix(b"]}")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_without_pruning_each_request_begins_with_the_one_before(protocol: Protocol) -> None:
-    """Byte for byte, cache marks aside; from the third request on, at least nine tenths of the request before are read
-    from the cache."""
+async def test_requests_without_pruning_extend_the_previous_one(protocol: Protocol) -> None:
+    """Byte for byte, without cache marks; from the third request on, nine tenths of the previous request are read from
+    the cache."""
     async with WireServer(tool_loop(100, thinking="Hm.")) as server:
         worker = agent_on(provider(server, protocol, "classic"), thinking(protocol, "classic"))
         executor = CrewExecutor(_with(worker), history="unbounded")
@@ -63,8 +63,8 @@ def _with(worker: Agent) -> Agent:
     return replace(worker, tools=[step])
 
 
-async def share_of_cache(protocol: Protocol, steps: int, prune_to: int) -> float:
-    """The share of the input that was read from the cache; our usage and cost are the service's own."""
+async def cached_share(protocol: Protocol, steps: int, prune_to: int) -> float:
+    """The share of the input that was read from the cache; usage and cost equal the bill of the service."""
     async with WireServer(tool_loop(steps), keep=1) as server:
         worker = _with(agent_on(provider(server, protocol, "classic")))
         executor = CrewExecutor(worker, max_messages_per_request=50, prune_to=prune_to, limits=Limits(rounds=400))
@@ -79,18 +79,18 @@ async def share_of_cache(protocol: Protocol, steps: int, prune_to: int) -> float
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_window_that_moves_in_blocks_is_mostly_read_from_the_cache(protocol: Protocol) -> None:
-    """At 50→25 over 300 steps at least four fifths of all input are cached."""
-    assert await share_of_cache(protocol, 300, prune_to=25) >= 0.8
+async def test_pruning_in_blocks_reads_mostly_from_the_cache(protocol: Protocol) -> None:
+    """At 50→25 over 300 steps at least four fifths of the input are cached."""
+    assert await cached_share(protocol, 300, prune_to=25) >= 0.8
 
 
-async def test_a_window_that_slides_is_much_worse() -> None:
-    """It is there to compare: what moves at every step is never where the service knows it."""
+async def test_sliding_window_misses_the_cache() -> None:
+    """For comparison: a prefix that changes at every step is never cached."""
     with pytest.warns(UserWarning, match="defeats prompt caching"):
-        assert await share_of_cache("messages", 100, prune_to=48) < 0.65
+        assert await cached_share("messages", 100, prune_to=48) < 0.65
 
 
-async def test_no_request_to_anthropic_has_more_than_four_marks_and_they_are_near_enough() -> None:
+async def test_anthropic_requests_have_at_most_four_cache_marks() -> None:
     """Tools and system have one, the conversation at most three, each at most fifteen blocks from the next."""
     async with WireServer(tool_loop(96, width=8)) as server:
         await run(CrewExecutor(_with(agent_on(provider(server, "messages", "classic"))), history="unbounded"))
@@ -108,8 +108,8 @@ async def test_no_request_to_anthropic_has_more_than_four_marks_and_they_are_nea
         assert all(after.usage.read >= 0.9 * before.usage.input for before, after in pairwise(third))
 
 
-async def test_a_conversation_has_one_cache_key_on_openai() -> None:
-    """The key is the conversation's id: the same in every request of it, another one in another conversation."""
+async def test_openai_cache_key_is_the_conversation_id() -> None:
+    """The same in every request of a conversation, another one in another conversation."""
     async with WireServer(tool_loop(3)) as server:
         executor = CrewExecutor(_with(agent_on(provider(server, "chat", "classic"))))
         first = await run(executor)
@@ -123,8 +123,8 @@ async def test_a_conversation_has_one_cache_key_on_openai() -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_the_same_history_is_the_same_bytes(protocol: Protocol) -> None:
-    """Two executors, two runs, the same words: nothing random is in a request but the conversation's name."""
+async def test_equal_histories_are_equal_bytes(protocol: Protocol) -> None:
+    """Two executors and two runs: only the conversation id differs."""
     raws = []
 
     for _ in range(2):
@@ -137,8 +137,8 @@ async def test_the_same_history_is_the_same_bytes(protocol: Protocol) -> None:
 
 @pytest.mark.filterwarnings("ignore:prune_to=30 is above")
 @pytest.mark.parametrize("protocol", ["chat", "messages"])
-async def test_the_money_that_pruning_saved_is_what_another_run_without_it_costs_more(protocol: Protocol) -> None:
-    """Within a tenth, at the run's own prices; a window that slides costs more than none, and that is said too."""
+async def test_reported_savings_equal_the_cost_of_a_run_without(protocol: Protocol) -> None:
+    """Within a tenth, at the prices of the run; a sliding window costs more than no pruning, and the metrics say so."""
     costs = {}
 
     for name, bounds in {

@@ -1,4 +1,4 @@
-"""The bound, validity and durability of whole crews at small limits: one story with everything in it."""
+"""Bound, validity and durability of a whole crew at small limits."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.support.tools import CountedTools
 LIMITS = [3, 4, 5, 10, 50]
 
 
-def everything(models: CheckedModels, ran: CountedTools) -> Crew:
-    """Tools, a handoff with a filter, a route to a group, branches that call, pause, hand over, call an agent and fan
+def crew_with_everything(models: CheckedModels, ran: CountedTools) -> Crew:
+    """Tools, a handoff with a filter, a route to a group, branches that call, pause, hand off, call an agent and fan
     out again, a join, a `then`, a question to the user, and the end."""
     look, write = ran.tool("look", effect="read"), ran.tool("write", effect="read")
     pay = ran.tool("pay", effect="read", approval=True)
@@ -72,14 +72,12 @@ JOIN = f"[Results of panel]\n## payer\nPaid.\n\n## asker\n{SUB}\n\n## solo\nPaid
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_the_bound_holds_in_parent_and_branches_at_any_limit(
-    models: CheckedModels, store: CheckedStore, limit: int
-) -> None:
-    """After every append and in every request; what each agent does is the same, only what is shown differs."""
+def test_bound_holds_in_parent_and_branches(models: CheckedModels, store: CheckedStore, limit: int) -> None:
+    """After every append and in every request; only the shown messages depend on the limit."""
     models.limit = store.limit = limit
     ran = CountedTools()
     result = run_in_virtual_time(
-        story(CrewExecutor(everything(models, ran), max_messages_per_request=limit, store=store))
+        story(CrewExecutor(crew_with_everything(models, ran), max_messages_per_request=limit, store=store))
     )
 
     assert result.output == OUTPUT
@@ -96,13 +94,15 @@ def test_the_bound_holds_in_parent_and_branches_at_any_limit(
 
 @pytest.mark.parametrize("systems", [1, 3])
 @pytest.mark.parametrize("spare", [0, 1, 2])
-def test_system_messages_take_their_place_in_the_bound(
+def test_system_messages_count_in_the_bound(
     models: CheckedModels, store: CheckedStore, systems: int, spare: int
 ) -> None:
-    """They stay in every request of parent and branches, and three more messages are enough for any step."""
+    """They stay in every request of parent and branches; three more messages are enough for any step."""
     models.limit = store.limit = 3 + systems + spare
     history = [UserMessage("Earlier."), *(SystemMessage(f"Rule {n}.") for n in range(systems)), UserMessage("Before.")]
-    executor = CrewExecutor(everything(models, CountedTools()), max_messages_per_request=models.limit, store=store)
+    executor = CrewExecutor(
+        crew_with_everything(models, CountedTools()), max_messages_per_request=models.limit, store=store
+    )
     assert run_in_virtual_time(story(executor, history=history)).output == OUTPUT
 
     for request in models.requests:
@@ -111,15 +111,13 @@ def test_system_messages_take_their_place_in_the_bound(
 
 
 @pytest.mark.parametrize("limit", [3, 10])
-def test_the_run_goes_on_to_the_same_end_from_every_commit(
-    models: CheckedModels, store: CheckedStore, limit: int
-) -> None:
-    """Kill the process after any step: decoded from its JSON alone, the whole tree goes on, and nothing is missing."""
+def test_run_resumes_to_the_same_end_from_every_commit(models: CheckedModels, store: CheckedStore, limit: int) -> None:
+    """After a kill at any step, the whole tree resumes from its JSON, and nothing is missing."""
     models.limit = store.limit = limit
     ran = CountedTools()
 
     def executor(kept: CheckedStore) -> CrewExecutor:
-        return CrewExecutor(everything(models, ran), max_messages_per_request=limit, store=kept)
+        return CrewExecutor(crew_with_everything(models, ran), max_messages_per_request=limit, store=kept)
 
     whole = run_in_virtual_time(story(executor(store)))
     committed = [*store.snapshots]
@@ -141,9 +139,9 @@ def test_the_run_goes_on_to_the_same_end_from_every_commit(
 
 
 def test_one_json_state_holds_the_whole_tree(models: CheckedModels, store: CheckedStore) -> None:
-    """At its pause the run is one value: its children, their children, and what each of them waits for."""
+    """A paused run is one value: its children, their children, and their pauses."""
     ran = CountedTools()
-    executor = CrewExecutor(everything(models, ran), store=store)
+    executor = CrewExecutor(crew_with_everything(models, ran), store=store)
     paused = run_in_virtual_time(executor.execute("Goal.", run_id="r"))
     assert [pause.run_id for pause in paused.pauses] == ["r/payer", "r/solo"]
     state = store.newest
@@ -151,12 +149,12 @@ def test_one_json_state_holds_the_whole_tree(models: CheckedModels, store: Check
     assert set(state.children) == {"payer", "asker", "solo"}
 
 
-def test_the_work_so_far_is_there_when_the_rounds_run_out_anywhere(models: CheckedModels, store: CheckedStore) -> None:
-    """Whatever the limit of rounds is, the run returns, and its history is at rest."""
+def test_limit_of_rounds_returns_the_result_so_far(models: CheckedModels, store: CheckedStore) -> None:
+    """With any limit the run returns, and its history is valid."""
     for rounds in (1, 2, 3, 5, 8, 13, 21):
         models.requests.clear()
         kept = CheckedStore()
-        executor = CrewExecutor(everything(models, CountedTools()), store=kept, limits=Limits(rounds=rounds))
+        executor = CrewExecutor(crew_with_everything(models, CountedTools()), store=kept, limits=Limits(rounds=rounds))
         result = run_in_virtual_time(story(executor))
         assert len(models.requests) <= rounds
         assert result.usage.requests == len(models.requests)

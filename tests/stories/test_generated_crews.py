@@ -1,4 +1,4 @@
-"""Whole crews, generated: whatever the graph, the models, the person and the machine do, the laws hold everywhere."""
+"""Generated crews: every invariant holds for any graph, model behaviour, answers and interruptions."""
 
 from __future__ import annotations
 
@@ -14,24 +14,31 @@ from crew.runs.events import BranchFinished, BranchStarted, Replied, RunFinished
 from crew.runs.state import total_counters
 from crew.transitions.result import without_open_calls
 from tests.support.clocks import run_in_virtual_time
-from tests.support.generated_crews import ROUNDS, Interrupting, Ledger, Sketch, carry, is_over, sketches
+from tests.support.generated_crews import (
+    ROUNDS,
+    CallCounts,
+    InterruptingStore,
+    Sketch,
+    is_finished,
+    run_to_end,
+    sketches,
+)
 from tests.support.providers import CheckedModels
 
 
 @settings(max_examples=settings().max_examples * 2 // 5)
 @given(sketch=sketches)
-def test_every_crew_keeps_every_law_in_parent_and_branches(sketch: Sketch) -> None:
-    """User, tools, parallel tools, handoffs, routes, branches, called agents, pauses, answers, failures, cancels,
-    crashes, under any policy: every request is valid everywhere and within the bound, every state survives its JSON,
-    nothing that was committed is done twice, what was spent adds up, and in the end nothing is left under way.
-    """
-    models, ledger = CheckedModels(sketch.limit), Ledger()
-    store = Interrupting(sketch.limit, sketch.interruptions)
+def test_every_generated_crew_keeps_every_invariant(sketch: Sketch) -> None:
+    """Tools, handoffs, routes, branches, called agents, pauses, failures, cancels and crashes, with any policy: every
+    request is valid and within the limit, every state survives its JSON, committed work is not repeated, usage adds
+    up, and at the end nothing is active."""
+    models, counts = CheckedModels(sketch.limit), CallCounts()
+    store = InterruptingStore(sketch.limit, sketch.interruptions)
 
     async def story() -> None:
-        end = await carry(sketch, models, store, ledger)
+        end = await run_to_end(sketch, models, store, counts)
         assert len(asyncio.all_tasks()) == 1
-        assert is_over(end)
+        assert is_finished(end)
         replied = [event for event in store.events if isinstance(event, Replied | Summarised)]
         usage = sum((event.usage for event in replied), Usage())
         assert total_counters(end).usage == usage
@@ -45,7 +52,7 @@ def test_every_crew_keeps_every_law_in_parent_and_branches(sketch: Sketch) -> No
     note("\n".join(models.turns))
     assert not models.violations
     assert not store.violations
-    assert not ledger.too_often
+    assert not counts.too_often
     began = Counter(event.branch for event in store.events if isinstance(event, BranchStarted))
     assert began == Counter(event.branch for event in store.events if isinstance(event, BranchFinished))
     assert max(began.values(), default=1) == 1

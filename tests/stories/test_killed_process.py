@@ -1,4 +1,4 @@
-"""A process that is really killed, again and again, while its run writes: every write happens once."""
+"""A process that is killed repeatedly while its run writes: every write happens once."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ asyncio.run(main())
 """.replace("WRITES", str(WRITES))
 
 
-def survive(folder: Path, seed: int) -> tuple[str, int]:
-    """Start the worker, kill it after a while, start it again, until one gets to the end."""
+def run_until_done(folder: Path, seed: int) -> tuple[str, int]:
+    """Start the worker, kill it, start it again, until one worker reaches the end."""
     chance = random.Random(seed)
     kills = 0
 
@@ -97,9 +97,9 @@ def survive(folder: Path, seed: int) -> tuple[str, int]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(5))
-def test_every_write_happens_once_however_often_the_process_is_killed(tmp_path: Path, seed: int) -> None:
-    """Law 10, with SIGKILL: nothing whose result was committed is repeated, what is in doubt is asked."""
-    output, _ = survive(tmp_path, seed)
+def test_every_write_happens_once_despite_kills(tmp_path: Path, seed: int) -> None:
+    """Invariant 10, with SIGKILL: committed work is not repeated, and calls in doubt pause the run."""
+    output, _ = run_until_done(tmp_path, seed)
     assert output == "all written"
     assert [int(line) for line in (tmp_path / "ledger").read_text().split()] == list(range(WRITES))
     version, data = (tmp_path / "state").read_bytes().split(b"\n", 1)

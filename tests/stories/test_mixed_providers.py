@@ -1,4 +1,4 @@
-"""Crews whose agents sit on different services: a conversation goes from one to the other, and nothing is refused."""
+"""Crews whose agents use different services: the conversation passes between them, and no request is refused."""
 
 import json
 from typing import Any
@@ -30,8 +30,8 @@ async def look(n: int) -> str:
     return f"found {n}"
 
 
-def to_and_fro(other: str, rounds: int, thinks: bool) -> Any:
-    """Looks twice, hands over, looks again when the work comes back; ends after so many rounds."""
+def alternate(other: str, rounds: int, thinks: bool) -> Any:
+    """Calls twice, hands off, calls again when control returns; ends after so many rounds."""
 
     def brain(body: Any, protocol: Protocol, index: int) -> Reply:
         thought = f"Thought {index}." if thinks else None
@@ -65,12 +65,10 @@ def crew_of(one: Provider, two: Provider, settings: Any) -> Crew:
 @pytest.mark.parametrize(("era", "streamed"), [("classic", True), ("modern", False)], ids=["classic", "modern"])
 @pytest.mark.parametrize("second", PROTOCOLS)
 @pytest.mark.parametrize("first", PROTOCOLS)
-async def test_a_handoff_in_the_middle_of_a_tool_loop_and_back(
-    first: Protocol, second: Protocol, era: Era, streamed: bool
-) -> None:
-    """From an agent without thinking to one with it and back, on every pair of services, nothing is refused; thinking
-    goes to the model that wrote it and to nobody else."""
-    brain = by_agent({"quick": to_and_fro("thorough", 4, False), "thorough": to_and_fro("quick", 4, True)})
+async def test_handoff_in_a_tool_loop_and_back(first: Protocol, second: Protocol, era: Era, streamed: bool) -> None:
+    """Between agents with and without reasoning, on every pair of services; reasoning returns only to the model that
+    wrote it."""
+    brain = by_agent({"quick": alternate("thorough", 4, False), "thorough": alternate("quick", 4, True)})
 
     async with WireServer(brain, model=Model(era=era)) as server:
         other = {"model": "claude-opus-4-1" if second == "messages" else "gpt-5-mini"}
@@ -88,8 +86,9 @@ async def test_a_handoff_in_the_middle_of_a_tool_loop_and_back(
                 assert b'"encrypted_content":"' not in request.raw
 
 
-def imported() -> list[Any]:
-    """A history from elsewhere: long call ids, system messages in odd places, broken arguments, an empty result."""
+def imported_history() -> list[Any]:
+    """A history of another framework: long call ids, system messages in unusual places, broken arguments, an empty
+    result."""
     long = "call_" + "x" * 60
     return [
         SystemMessage("Speak plainly."),
@@ -112,12 +111,12 @@ def imported() -> list[Any]:
 @pytest.mark.parametrize("demands", [False, True], ids=["", "tools demanded"])
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_history_from_anywhere_is_made_valid(protocol: Protocol, era: Era, demands: bool) -> None:
-    """Ids that are too long or used twice, arguments that are no JSON, results without text, system messages between
-    replies: the service accepts what is made of them, also from an agent that has no tools."""
+async def test_imported_history_is_made_valid(protocol: Protocol, era: Era, demands: bool) -> None:
+    """Long or repeated ids, invalid arguments, empty results, system messages between replies: the service accepts the
+    repaired history, also from an agent without tools."""
     async with WireServer(model=Model(era=era, demand_tools=demands)) as server:
         agent = Agent("reader", instructions="Read.", model=provider(server, protocol, era))
-        result = await CrewExecutor(agent).execute("And now?", history=imported())
+        result = await CrewExecutor(agent).execute("And now?", history=imported_history())
 
         assert not server.refused, said(server)
         assert result.output == "And now?"
@@ -126,9 +125,9 @@ async def test_a_history_from_anywhere_is_made_valid(protocol: Protocol, era: Er
         assert "[Conversation Summary]" in wire
 
 
-async def test_system_messages_stand_where_each_era_of_anthropic_takes_them() -> None:
-    """Leading ones join the instructions; later ones keep their place, so that the front of the request holds still:
-    under a role of their own after a user's turn where there is one, else as a user's text."""
+async def test_system_messages_on_each_era_of_anthropic() -> None:
+    """Leading ones join the instructions; later ones keep their place, with a separate role where it exists, else as
+    user text, so that the prefix stays."""
     roles = {}
 
     for era in ERAS:
@@ -150,9 +149,9 @@ async def test_system_messages_stand_where_each_era_of_anthropic_takes_them() ->
     assert roles["classic"] == ["user", "user", "assistant", "user"]
 
 
-async def test_thinking_that_the_service_does_not_know_again_is_dropped_whole() -> None:
-    """`Invalid signature` costs one more request and the thinking so far, not the run; what is thought after it goes
-    back again."""
+async def test_reasoning_with_an_invalid_signature_is_dropped() -> None:
+    """`Invalid signature` costs one more request and the earlier reasoning, not the run; later reasoning is sent
+    again."""
     thought = Reply(calls=[("look", {"n": 1})], thinking="Old thought.")
 
     async with WireServer([thought, "Done."], secret=b"one") as server:

@@ -1,4 +1,4 @@
-"""Many crews in bad weather: a quarter of all requests fails in one way or another, and everybody arrives."""
+"""Many crews on a server that fails a quarter of all requests: every run completes."""
 
 import asyncio
 from collections import Counter
@@ -22,7 +22,7 @@ STORM = {
 
 
 def crew_on(models: list[Provider], done: Counter[tuple[int, str, int]], number: int) -> Crew:
-    """Agents that each take five steps and pass the work on."""
+    """Agents that each take five steps and pass control."""
     agents: list[Agent] = []
 
     for place, model in enumerate(models):
@@ -40,8 +40,8 @@ def crew_on(models: list[Provider], done: Counter[tuple[int, str, int]], number:
     return Crew("party", agents=agents)
 
 
-async def weather(crews: int, streamed: bool) -> None:
-    """So many crews at once on one server; the providers are shared among their executors."""
+async def run_crews(crews: int, streamed: bool) -> None:
+    """So many concurrent crews on one server; their executors share the providers."""
     done: Counter[tuple[int, str, int]] = Counter()
 
     async with WireServer(tool_loop(STEPS), faults=chance(STORM, seed=7)) as server:
@@ -66,13 +66,13 @@ async def weather(crews: int, streamed: bool) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
-async def test_twenty_crews_in_a_storm(streamed: bool) -> None:
+async def test_twenty_crews_with_random_faults(streamed: bool) -> None:
     """All finish, and each effect of a tool happens once."""
-    await weather(20, streamed)
+    await run_crews(20, streamed)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
-async def test_three_hundred_crews_in_a_storm(streamed: bool) -> None:
+async def test_three_hundred_crews_with_random_faults(streamed: bool) -> None:
     """The same, larger."""
-    await weather(300, streamed)
+    await run_crews(300, streamed)

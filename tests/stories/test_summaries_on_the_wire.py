@@ -1,4 +1,4 @@
-"""Summaries and compression on the bytes that a strict server received: accepted, cached, and worth their price."""
+"""Summaries and compression on the bytes that a strict server received: accepted, cached and cheaper."""
 
 import json
 from dataclasses import replace
@@ -27,8 +27,8 @@ async def step(n: int) -> str:
     return f"Step {n} is done. " + "It left a note of some length behind, as tools do. " * 14
 
 
-def summarising(loop: Brain, thinking: str | None = None) -> Brain:
-    """A model that works, and writes a summary when it is asked for one; the steps it remembers from there."""
+def with_summaries(loop: Brain, thinking: str | None = None) -> Brain:
+    """A model that follows the loop, and writes a summary when requested."""
 
     def brain(body: Any, protocol: Protocol, index: int) -> Reply | str:
         asked = INSTRUCTION in json.dumps(body)
@@ -41,9 +41,9 @@ def summarising(loop: Brain, thinking: str | None = None) -> Brain:
 @pytest.mark.parametrize("thinks", [False, True], ids=["plainly", "thinking"])
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_every_request_of_a_summarising_run_is_accepted(protocol: Protocol, era: Era, thinks: bool) -> None:
-    """One summary, several, or a TL;DR that was asked for: the strictest server refuses nothing."""
-    brain = summarising(tool_loop(60, width=2 if thinks else 1, thinking="Let me see." if thinks else None))
+async def test_requests_of_summarizing_runs_are_accepted(protocol: Protocol, era: Era, thinks: bool) -> None:
+    """One summary, several, or an explicit TL;DR: the strictest server refuses nothing."""
+    brain = with_summaries(tool_loop(60, width=2 if thinks else 1, thinking="Let me see." if thinks else None))
     cases: list[tuple[Any, RequestParameters | None]] = [
         (Summarize(limit=30), None),
         (HeadTail(max_messages=30, preserve_last_n=8, summarize_on_trim=True), None),
@@ -67,9 +67,9 @@ async def test_every_request_of_a_summarising_run_is_accepted(protocol: Protocol
 @pytest.mark.parametrize("thinks", [False, True], ids=["plainly", "thinking"])
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_summary_is_read_from_the_cache(protocol: Protocol, era: Era, thinks: bool) -> None:
-    """Its request begins with the one before: at least four fifths of its input cost a tenth."""
-    brain = summarising(tool_loop(80, thinking="Let me see." if thinks else None))
+async def test_summary_request_is_read_from_the_cache(protocol: Protocol, era: Era, thinks: bool) -> None:
+    """It starts with the previous request: at least four fifths of its input are cached."""
+    brain = with_summaries(tool_loop(80, thinking="Let me see." if thinks else None))
 
     async with WireServer(brain, model=Model(era=era)) as server:
         settings = thinking(protocol, era) if thinks else None
@@ -85,11 +85,9 @@ async def test_a_summary_is_read_from_the_cache(protocol: Protocol, era: Era, th
 
 @pytest.mark.parametrize("settings", [ModelSettings(), ModelSettings(reasoning="high")], ids=["unasked", "asked"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_model_that_thinks_before_it_summarises_has_room_for_it(
-    protocol: Protocol, settings: ModelSettings
-) -> None:
-    """What is thought counts as output: it must not use up what the summary may have."""
-    brain = summarising(tool_loop(40), thinking="Let me think about this. " * 500)
+async def test_reasoning_does_not_use_up_the_summary_output(protocol: Protocol, settings: ModelSettings) -> None:
+    """Reasoning counts as output, so that the output limit of a summary includes it."""
+    brain = with_summaries(tool_loop(40), thinking="Let me think about this. " * 500)
 
     async with WireServer(brain, model=Model(era="modern")) as server:
         agent = replace(worker(provider(server, protocol), settings), tools=[step])
@@ -102,16 +100,16 @@ async def test_a_model_that_thinks_before_it_summarises_has_room_for_it(
 
 @pytest.mark.parametrize("summariser", PROTOCOLS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_another_provider_may_write_the_summaries(protocol: Protocol, summariser: Protocol) -> None:
-    """It is asked in its own way, not with settings that only the agent's model knows; that it had to be asked twice
-    is told, and what nobody may see is not sent to it."""
+async def test_summarizer_can_be_another_provider(protocol: Protocol, summariser: Protocol) -> None:
+    """It gets its settings and not those of the agent's model; its retries are reported, and secrets are not sent to
+    it."""
     settings = ModelSettings(temperature=0.2) if protocol != "messages" else ModelSettings(thinking_tokens=1024)
     brain = tool_loop(60, thinking="Hm." if protocol == "messages" else None)
 
     async with (
         WireServer(brain) as server,
         WireServer(
-            summarising(tool_loop(0)), model=Model(era="modern"), faults={0: Fault("rate_limited", retry_after="0")}
+            with_summaries(tool_loop(0)), model=Model(era="modern"), faults={0: Fault("rate_limited", retry_after="0")}
         ) as other,
     ):
         agent = replace(worker(provider(server, protocol, "classic"), settings), tools=[step])
@@ -130,8 +128,8 @@ async def test_another_provider_may_write_the_summaries(protocol: Protocol, summ
 
 
 @pytest.mark.filterwarnings("ignore:prune_to")
-async def test_at_the_five_hundredth_message_a_request_is_a_tenth_and_the_run_is_the_cheapest() -> None:
-    """Against no bound: 90 % fewer tokens; and less money than that, and than a window that slides."""
+async def test_summaries_save_ninety_percent_of_the_tokens() -> None:
+    """After 500 messages, compared with no limit; and the run costs less than unbounded and sliding runs."""
     last, money = {}, {}
 
     for name, options in {
@@ -140,7 +138,7 @@ async def test_at_the_five_hundredth_message_a_request_is_a_tenth_and_the_run_is
         "rolling": {},
         "checkpoint": {"history": Checkpoint(trigger_at=50, keep_recent=10)},
     }.items():
-        async with WireServer(summarising(tool_loop(250)), keep=1) as server:
+        async with WireServer(with_summaries(tool_loop(250)), keep=1) as server:
             agent = replace(worker(provider(server, "messages", "classic")), tools=[step])
             await run(CrewExecutor(agent, limits=Limits(rounds=400), **options))  # type: ignore[arg-type]
             last[name] = server.requests[-1].usage.input

@@ -1,4 +1,4 @@
-"""Windows and backups on the bytes that a server received: nothing outgrows its model, and nothing is invalid."""
+"""Context windows and backups on the bytes that a server received: no request exceeds its model's window."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ async def try_steps(steps: int, protocol: Protocol, **more: Any) -> tuple[WireSe
     ids=["window", "truncate", "mask", "parameters"],
 )
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_long_run_stays_within_a_window_that_is_known(protocol: Protocol, more: dict[str, Any]) -> None:
-    """Unbounded in messages or not: no request is refused, and each is told within a tenth from the second on."""
+async def test_long_run_stays_within_a_known_window(protocol: Protocol, more: dict[str, Any]) -> None:
+    """With and without a message limit no request is refused; estimates are within a tenth from the second request on.
+    With and without a message limit no request is refused; estimates are within a tenth from the second request on."""
     server, events, _ = await try_steps(120, protocol, **dict(more))
     assert not server.stats()["refused"], said(server)
     told = [event.message.manifest for event in events if isinstance(event, Replied)]
@@ -71,8 +72,8 @@ async def test_a_long_run_stays_within_a_window_that_is_known(protocol: Protocol
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_window_that_nobody_knew_is_learned_from_the_refusal(protocol: Protocol) -> None:
-    """The registry says far more than this server takes: one refusal, and none after it."""
+async def test_wrong_window_is_learned_from_one_refusal(protocol: Protocol) -> None:
+    """The registry claims more than this server accepts: one refusal, and none after it."""
     server, events, result = await try_steps(120, protocol)
     refusals = [event for event in events if isinstance(event, TooLong)]
     assert len(refusals) == len(server.refused) == 1, said(server)
@@ -80,8 +81,8 @@ async def test_a_window_that_nobody_knew_is_learned_from_the_refusal(protocol: P
 
 
 @pytest.mark.parametrize("settings", [None, ModelSettings(thinking_tokens=1_024)], ids=["plainly", "thinking"])
-async def test_the_room_that_a_reply_is_given_unasked_is_kept_free(settings: ModelSettings | None) -> None:
-    """Anthropic insists on an output limit; ours, and thinking, count as part of the window once that is known."""
+async def test_default_output_limit_is_reserved_in_the_window(settings: ModelSettings | None) -> None:
+    """Anthropic requires an output limit; the default limit and reasoning count in the window once it is known."""
     brain = tool_loop(120, thinking="Let me see." if settings else None)
 
     async with WireServer(brain, model=Model(era="classic", window=WINDOW)) as server:
@@ -101,9 +102,9 @@ async def test_the_room_that_a_reply_is_given_unasked_is_kept_free(settings: Mod
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
 @pytest.mark.parametrize("place", [0, 10, 20], ids=["first", "middle", "last"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_refusal_as_too_long_costs_a_run_nothing(protocol: Protocol, place: int, streamed: bool) -> None:
-    """At any step: what can leave leaves, and the same question is asked once more. Only where nothing can leave, as
-    in the very first request, is there an error, which says what the request is made of."""
+async def test_refusal_as_too_long_does_not_fail_the_run(protocol: Protocol, place: int, streamed: bool) -> None:
+    """At any step the view is cut and the request repeated. If nothing can be removed, as in the first request, the
+    error lists the parts."""
     async with WireServer(tool_loop(20), faults={place: Fault("context_too_long")}) as server:
         executor = CrewExecutor(agent(provider(server, protocol, "classic")))
 
@@ -121,8 +122,8 @@ async def test_a_refusal_as_too_long_costs_a_run_nothing(protocol: Protocol, pla
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_service_that_is_down_is_replaced_by_another_one(protocol: Protocol) -> None:
-    """After the retries the backup, on another protocol, goes on in the middle of a tool loop."""
+async def test_backup_on_another_protocol_replaces_a_service(protocol: Protocol) -> None:
+    """After the retries the backup continues in the middle of a tool loop."""
     other = PROTOCOLS[(PROTOCOLS.index(protocol) + 1) % 3]
     down = {index: Fault("server_error") for index in range(6, 40)}
 
@@ -143,8 +144,8 @@ async def test_a_service_that_is_down_is_replaced_by_another_one(protocol: Proto
 
 @pytest.mark.parametrize("kind", ["cut", "garbage", "reset", "overloaded"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_the_backup_of_a_service_that_fails_while_it_streams_begins_anew(protocol: Protocol, kind: Any) -> None:
-    """Whatever asking again could not mend is the backup's; what was streamed until then is declared void."""
+async def test_backup_restarts_a_reply_that_failed_while_streaming(protocol: Protocol, kind: Any) -> None:
+    """Deltas that were streamed before are declared void."""
     other, text = PROTOCOLS[(PROTOCOLS.index(protocol) + 1) % 3], "All the words of a long answer, " * 8
 
     async with (

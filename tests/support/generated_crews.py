@@ -1,4 +1,4 @@
-"""Crews out of nothing: random graphs, behaviour and interruptions, and somebody who carries them through."""
+"""Random crews: graphs, model behaviour and interruptions, and a driver that runs them to the end."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ actions = st.sampled_from([*[texts] * 4, *[calls] * 6, mishaps]).flatmap(lambda 
 
 @dataclass(frozen=True)
 class Sketch:
-    """A crew, how its models behave, and what comes between."""
+    """A crew, the behaviour of its models, interruptions and answers."""
 
     agents: dict[str, dict[str, Any]]
     groups: dict[str, dict[str, Any]]
@@ -110,7 +110,7 @@ sketches = st.builds(
 
 
 def policy_of(sketch: Sketch) -> Policy:
-    """The policy of a sketch; where a limit has no room for summaries, the default."""
+    """The policy of a sketch; the default if the limit is too small for summaries."""
     limit = sketch.limit
     kept = limit // 3
 
@@ -127,8 +127,8 @@ def policy_of(sketch: Sketch) -> Policy:
             return Rolling()
 
 
-class Ledger:
-    """Which call ran how often, and how often it may have."""
+class CallCounts:
+    """How often each call ran, and how often it was allowed to."""
 
     def __init__(self) -> None:
         self.ran: Counter[tuple[str, str]] = Counter()
@@ -159,8 +159,8 @@ class Ledger:
         return [tool(look), tool(fail), tool(approval=True)(pay)]
 
 
-def build(sketch: Sketch, models: CheckedModels, ledger: Ledger) -> Crew:
-    """The crew of a sketch. Everything can be reached from the first agent, whether or not its model goes there."""
+def build(sketch: Sketch, models: CheckedModels, counts: CallCounts) -> Crew:
+    """The crew of a sketch. Every node is reachable from the first agent."""
     made: dict[str, Agent] = {"end": Agent("end", model=models.scripted(lambda request: "The end."))}
 
     for name in reversed(NAMES):
@@ -174,7 +174,7 @@ def build(sketch: Sketch, models: CheckedModels, ledger: Ledger) -> Crew:
         made[name] = Agent(
             name,
             model=models.scripted(_behaviour(name, given["script"]), before=_hanging(given["script"])),
-            tools=[*ledger.tools, *(made[other].as_tool() for other in given["asks"] if other)],
+            tools=[*counts.tools, *(made[other].as_tool() for other in given["asks"] if other)],
             handoffs=[handoff(node, history=filter) for node, filter in ways.items()],
             routes=[Route(signal, to=to) for signal, to in given["routes"]],
             then=given["then"],
@@ -227,8 +227,8 @@ def _hanging(script: Sequence[Action]) -> Callable[[ModelRequest], Any]:
     return before
 
 
-class Interrupting(CheckedStore):
-    """After the given commits: the process is gone, its caller leaves, or somebody cancels."""
+class InterruptingStore(CheckedStore):
+    """After the given commits the process ends, its caller is cancelled, or the run is cancelled."""
 
     def __init__(self, limit: int, interruptions: dict[int, str]) -> None:
         super().__init__(limit)
@@ -254,12 +254,12 @@ class Interrupting(CheckedStore):
             asyncio.get_running_loop().call_soon(self.task.cancel)
 
 
-async def carry(sketch: Sketch, models: CheckedModels, store: Interrupting, ledger: Ledger) -> RunState:
-    """Run a sketch to its end through everything that comes between, and return its last state."""
+async def run_to_end(sketch: Sketch, models: CheckedModels, store: InterruptingStore, counts: CallCounts) -> RunState:
+    """Run a sketch to its end through all interruptions, and return its last state."""
     clock = asyncio.get_running_loop().time
     limits = Limits(rounds=ROUNDS, handoffs=8, seconds=500)
 
-    built = build(sketch, models, ledger)
+    built = build(sketch, models, counts)
 
     def executor() -> CrewExecutor:
         return CrewExecutor(
@@ -288,7 +288,7 @@ async def carry(sketch: Sketch, models: CheckedModels, store: Interrupting, ledg
         elif result.stop_reason == "paused":
             answers.append(answers.pop(0))
             pause = result.pauses[answers[0] % len(result.pauses)]
-            given = _answer(pause, answers[0], ledger)
+            given = _answer(pause, answers[0], counts)
             step = crew.resume("r", {pause.id: given})
         else:
             break
@@ -309,7 +309,7 @@ async def _outcome(task: asyncio.Task[RunResult]) -> RunResult | None:
         return None
 
 
-def _answer(pause: Pause, choice: int, ledger: Ledger) -> Any:
+def _answer(pause: Pause, choice: int, counts: CallCounts) -> Any:
     match pause.reason:
         case "input":
             return ["Go on.", "Say [X]."][choice % 2]
@@ -318,10 +318,10 @@ def _answer(pause: Pause, choice: int, ledger: Ledger) -> Any:
         case _:
             assert pause.call is not None
             given = ["run again", "skip", {"done": "it was"}][choice % 3]
-            ledger.allowed[pause.run_id, pause.call.id] += given == "run again"
+            counts.allowed[pause.run_id, pause.call.id] += given == "run again"
             return given
 
 
-def is_over(state: RunState) -> bool:
-    """Whether the run and everything within it has ended."""
+def is_finished(state: RunState) -> bool:
+    """Whether the run and all its children have ended."""
     return isinstance(state.next, Finished) and not state.children

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for histories: whole ones, broken ones, and what a run appends to them."""
+"""Hypothesis strategies for histories: valid ones, broken ones, and the messages that a run appends."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ rounds = st.lists(st.integers(1, MAX_CALLS), max_size=MAX_ROUNDS)
 seeds = st.integers(0, 2**32 - 1)
 
 
-class Maker:
-    """Makes messages with ids of their own."""
+class MessageFactory:
+    """Makes messages with unique ids."""
 
     def __init__(self, seed: int = 0, prefix: str = "m") -> None:
         self.random = Random(seed)
@@ -77,9 +77,9 @@ class Maker:
 def conversations(
     draw: st.DrawFn, *, max_turns: int = MAX_TURNS, max_systems: int = 3, prefix: str = "m"
 ) -> list[Message]:
-    """Valid conversations that ended: user turns with tool rounds and a reply, system messages among them."""
+    """Valid conversations: user turns with tool rounds and a reply, with system messages in between."""
     turns = draw(st.lists(rounds, min_size=1, max_size=max_turns))
-    maker = Maker(draw(seeds), prefix)
+    maker = MessageFactory(draw(seeds), prefix)
     messages: list[Message] = []
 
     for sizes in turns:
@@ -186,7 +186,7 @@ BREAKAGES: list[Breakage] = [
 
 @st.composite
 def broken_conversations(draw: st.DrawFn, *, max_turns: int = 6, prefix: str = "m") -> list[Message]:
-    """What a crash, a cancel or another framework leaves behind; now and then nothing at all."""
+    """Conversations as a crash, a cancel or another framework leaves them; sometimes empty."""
     messages = draw(conversations(max_turns=max_turns, prefix=prefix))
 
     for breakage, place in draw(st.lists(st.tuples(st.sampled_from(BREAKAGES), st.integers(0, 10_000)), max_size=6)):
@@ -198,7 +198,7 @@ def broken_conversations(draw: st.DrawFn, *, max_turns: int = 6, prefix: str = "
 
 @dataclass(frozen=True)
 class Growth:
-    """What a run appends after its goal: each step is a list of messages, and a request follows each step."""
+    """The messages that a run appends after its goal: each step is a list of messages, followed by a request."""
 
     before: list[Message]
     goal: UserMessage
@@ -207,9 +207,9 @@ class Growth:
 
 @st.composite
 def growths(draw: st.DrawFn) -> Growth:
-    """A conversation that came in whole, a goal, and the steps of a run."""
+    """An input conversation, a goal, and the steps of a run."""
     before = draw(st.one_of(st.just([]), conversations(max_turns=5, prefix="b")))
-    maker = Maker(draw(seeds))
+    maker = MessageFactory(draw(seeds))
     goal = maker.user()
     steps: list[list[Message]] = []
 
@@ -234,6 +234,6 @@ def growths(draw: st.DrawFn) -> Growth:
 
 @st.composite
 def budgets(draw: st.DrawFn, *, least: int = 1) -> tuple[int, int]:
-    """A limit of 1–60, and a target for prunings that is at most as large."""
+    """A limit of 1–60, and a prune target up to the limit."""
     limit = draw(st.integers(least, 60))
     return limit, draw(st.one_of(st.just(max(1, limit // 2)), st.integers(1, limit)))

@@ -1,4 +1,4 @@
-"""`recall`: what is no longer shown can be read back, within bounds."""
+"""`recall` reads earlier messages that are no longer in the view, up to a limit."""
 
 from typing import Any
 
@@ -22,8 +22,8 @@ def answers(request: ModelRequest) -> str:
     return last.results[-1].text
 
 
-async def test_an_agent_reads_what_was_pruned_back_by_words() -> None:
-    """The message left the history long ago, in an earlier run of the conversation; the transcript has it."""
+async def test_recall_finds_pruned_messages_by_words() -> None:
+    """The message was pruned in an earlier run of the conversation; the transcript still has it."""
     found: list[str] = []
 
     def say(request: ModelRequest) -> Any:
@@ -46,8 +46,8 @@ async def test_an_agent_reads_what_was_pruned_back_by_words() -> None:
     assert "Question" not in found[0]
 
 
-async def test_an_agent_reads_what_was_masked_or_summarised_back_by_id() -> None:
-    """Masked results by the id of their call, summaries by their own: what they cover comes back."""
+async def test_recall_finds_masked_and_summarised_messages_by_id() -> None:
+    """Masked results by the id of their call; the messages of a summary by the id of the summary."""
     found: list[str] = []
     asked: list[ModelRequest] = []
 
@@ -78,8 +78,8 @@ async def test_an_agent_reads_what_was_masked_or_summarised_back_by_id() -> None
     assert len(found[1]) <= 8_000
 
 
-async def test_what_comes_back_is_bounded_and_copies_don_t_come_back() -> None:
-    """Ten messages at the most, 8,000 characters in all; a recall never finds an older recall."""
+async def test_recall_is_bounded_and_skips_older_recalls() -> None:
+    """At most 10 messages and 8,000 characters; the results of older recalls are not found."""
     found: list[str] = []
 
     def say(request: ModelRequest) -> Any:
@@ -101,8 +101,7 @@ async def test_what_comes_back_is_bounded_and_copies_don_t_come_back() -> None:
     assert found[0] == found[1] == found[2]
 
 
-async def test_recall_says_what_it_needs_and_when_it_finds_nothing() -> None:
-    """In words for the model."""
+async def test_recall_explains_missing_arguments_and_no_matches() -> None:
     texts: list[str] = []
 
     def say(request: ModelRequest) -> Any:

@@ -1,4 +1,4 @@
-"""What a tool returned, in words of bounded size."""
+"""The result of a tool becomes a text of limited length."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Plain:
     ],
 )
 def test_a_value_becomes_text(value: object, text: str) -> None:
-    """A string stays, anything else becomes JSON."""
+    """A string stays unchanged; anything else becomes JSON."""
     assert to_text(value) == text
 
 
 @pytest.mark.parametrize("value", [object(), iter([1]), (n for n in (1, 2)), {"a": object()}])
-def test_what_has_no_json_is_refused(value: object) -> None:
-    """The error is told to the model by whoever called the tool."""
+def test_a_value_without_json_is_refused(value: object) -> None:
+    """The engine reports the error to the model."""
     with pytest.raises((TypeError, ValueError)):
         to_text(value)
 
 
 @given(st.integers(0, 3_000), st.integers(1, 300))
-def test_a_cut_text_is_never_longer_than_its_limit(length: int, limit: int) -> None:
-    """Beginning and end stay; what fits is left alone."""
+def test_a_truncated_text_is_at_most_as_long_as_its_limit(length: int, limit: int) -> None:
+    """The beginning and the end stay; a text within the limit is unchanged."""
     text = "".join(chr(97 + i % 26) for i in range(length))
     short = truncate_middle(text, limit)
     assert len(short) <= limit

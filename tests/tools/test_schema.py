@@ -1,4 +1,4 @@
-"""`@tool`: what the model is told comes from the signature and the docstring."""
+"""`@tool` builds the description and the schema from the signature and the docstring."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Colour(enum.Enum):
 
 
 class Address(BaseModel):
-    """Where somebody lives."""
+    """A postal address."""
 
     city: str
     zip: str | None = None
 
 
 def google(order_id: str, size: int = 3) -> str:
-    """Look an order up.
+    """Look up an order.
 
     It may take a while.
 
@@ -43,7 +43,7 @@ def google(order_id: str, size: int = 3) -> str:
 
 
 def numpy(order_id: str, size: int = 3) -> str:
-    """Look an order up.
+    """Look up an order.
 
     It may take a while.
 
@@ -58,7 +58,7 @@ def numpy(order_id: str, size: int = 3) -> str:
 
 
 def sphinx(order_id: str, size: int = 3) -> str:
-    """Look an order up.
+    """Look up an order.
 
     It may take a while.
 
@@ -69,11 +69,11 @@ def sphinx(order_id: str, size: int = 3) -> str:
 
 
 @pytest.mark.parametrize("function", [google, numpy, sphinx])
-def test_docstrings_of_every_school_are_read(function: Any) -> None:
-    """Google, NumPy and Sphinx say the same to the model."""
+def test_google_numpy_and_sphinx_docstrings_are_read(function: Any) -> None:
+    """All three styles give the same description and schema."""
     made = tool(function)
     assert made.name == function.__name__
-    assert made.spec.description == "Look an order up.\n\nIt may take a while."
+    assert made.spec.description == "Look up an order.\n\nIt may take a while."
     assert made.spec.parameters == {
         "type": "object",
         "properties": {
@@ -86,7 +86,7 @@ def test_docstrings_of_every_school_are_read(function: Any) -> None:
 
 
 def test_types_become_a_schema_and_arguments_become_values() -> None:
-    """Enums, literals, unions, models, constraints and dates, there and back."""
+    """For enums, literals, unions, models, constraints and dates."""
 
     @tool
     def rich(
@@ -124,13 +124,13 @@ def test_types_become_a_schema_and_arguments_become_values() -> None:
             '{"colour": "green", "mood": "calm", "address": {}, "when": "soon", "count": 99}'
         )
 
-    told = str(caught.value)
-    assert all(part in told for part in ("colour", "address.city", "when", "count", "(got 99)"))
-    assert "a0" not in told
+    message = str(caught.value)
+    assert all(part in message for part in ("colour", "address.city", "when", "count", "(got 99)"))
+    assert "a0" not in message
 
 
-def test_a_parameter_called_title_keeps_its_name() -> None:
-    """Titles that were made up are removed; what the user called title stays."""
+def test_a_parameter_named_title_is_kept() -> None:
+    """Only the titles that pydantic generates are removed."""
 
     @tool
     def book(title: str) -> str:
@@ -141,8 +141,8 @@ def test_a_parameter_called_title_keeps_its_name() -> None:
     assert book.signature.parse_arguments('{"title": "Emma"}') == {"title": "Emma"}
 
 
-def test_the_context_is_not_for_the_model() -> None:
-    """A parameter of type Context is handed in, whatever its name and place."""
+def test_the_context_is_not_in_the_schema() -> None:
+    """A parameter of type Context is recognised by its type, not by its name or position."""
 
     def with_context(a: int, ctx: Context[dict[str, int]], b: int = 2) -> str:
         """Work."""
@@ -154,7 +154,7 @@ def test_the_context_is_not_for_the_model() -> None:
 
 
 class Shelf:
-    """Things with methods."""
+    """A class whose methods are tools."""
 
     def __call__(self, n: int) -> str:
         """Call it."""
@@ -202,8 +202,7 @@ def test_methods_and_callables_are_tools() -> None:
     assert "order_id" in part.spec.parameters["properties"]
 
 
-def test_options_are_kept() -> None:
-    """What the decorator is told is there to be read."""
+def test_a_tool_has_the_options_of_its_decorator() -> None:
 
     @tool(
         name="look-up",
@@ -257,7 +256,7 @@ threading_lock = type("Lock", (), {})
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "text"),
     [
         (lambda: tool(unreadable), "Nowhere"),
         (lambda: tool(starred), r"\*names"),
@@ -283,14 +282,13 @@ threading_lock = type("Lock", (), {})
         (lambda: tool(max_output_chars="all")(google), "max_output_chars"),  # type: ignore[arg-type]
     ],
 )
-def test_a_tool_that_was_put_together_wrongly_says_so(make: Any, told: str) -> None:
-    """When it is made, not when it is called."""
-    with pytest.raises(DefinitionError, match=told):
+def test_an_invalid_tool_is_refused(make: Any, text: str) -> None:
+    """When it is defined, not when it is called."""
+    with pytest.raises(DefinitionError, match=text):
         make()
 
 
-def test_all_problems_are_named_at_once() -> None:
-    """A developer mends them in one go."""
+def test_all_problems_of_a_tool_are_reported_at_once() -> None:
     with pytest.raises(DefinitionError) as caught:
         tool(name="no name", timeout=0, retries=-1, effect="x", touches="y", max_output_chars=0)(google)  # type: ignore[arg-type]
 

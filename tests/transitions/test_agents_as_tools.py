@@ -1,4 +1,4 @@
-"""Agents as tools: called, they work as a run of their own, and their answer is the call's result."""
+"""An agent that is called as a tool runs as a child run; its answer is the result of the call."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def ask(name: str, request: str = "Help.") -> ToolCall:
     return call(f"ask_{name}", request=request)
 
 
-def newest(models: CheckedModels, agent: str) -> tuple[Any, ...]:
+def newest_results(models: CheckedModels, agent: str) -> tuple[Any, ...]:
     """The results in the last request of this agent."""
     message = models.requests_of(agent)[-1].messages[-1]
     assert isinstance(message, ToolMessage)
     return message.results
 
 
-def test_a_called_agent_answers_and_the_caller_goes_on(models: CheckedModels, store: CheckedStore) -> None:
-    """Call and return: it sees the request as its goal and nothing of the caller's history."""
+def test_called_agent_answers_and_the_caller_continues(models: CheckedModels, store: CheckedStore) -> None:
+    """The called agent sees the request as its goal and nothing of the caller's history."""
     ran = CountedTools()
     clerk = Agent("clerk", model=models.scripted(call("look"), "It is blue."), tools=[ran.tool("look")])
     boss = Agent("boss", model=models.scripted(ask("clerk", "Which colour?"), "Blue, I hear."), tools=[clerk.as_tool()])
@@ -39,7 +39,7 @@ def test_a_called_agent_answers_and_the_caller_goes_on(models: CheckedModels, st
 
     assert result.output == "Blue, I hear."
     assert transcript_lines(models.requests_of("clerk")[0].messages) == ["user: Which colour?"]
-    assert [(r.name, r.text, r.outcome) for r in newest(models, "boss")] == [("ask_clerk", "It is blue.", "ok")]
+    assert [(r.name, r.text, r.outcome) for r in newest_results(models, "boss")] == [("ask_clerk", "It is blue.", "ok")]
     assert transcript_lines(result.transcript)[-2:] == ["tool: It is blue.", "assistant: Blue, I hear."]
     assert [len(branch.transcript) for branch in result.branches] == [4]
     assert result.usage.requests == 4
@@ -47,8 +47,8 @@ def test_a_called_agent_answers_and_the_caller_goes_on(models: CheckedModels, st
     assert len([e for e in store.events if isinstance(e, BranchStarted | BranchFinished)]) == 2
 
 
-def test_several_agents_are_called_at_once_beside_other_tools(models: CheckedModels, store: CheckedStore) -> None:
-    """They work at the same time, and are answered in call order."""
+def test_several_agents_and_tools_are_called_concurrently(models: CheckedModels, store: CheckedStore) -> None:
+    """Their results are in call order."""
     order: list[str] = []
 
     def after(seconds: float, name: str) -> Any:
@@ -68,21 +68,21 @@ def test_several_agents_are_called_at_once_beside_other_tools(models: CheckedMod
     )
     assert run_in_virtual_time(CrewExecutor(boss, store=store).execute("Goal.")).output == "All heard."
     assert order == ["quick", "slow"]
-    assert [r.text for r in newest(models, "boss")] == ["Slow.", "look done", "Quick."]
+    assert [r.text for r in newest_results(models, "boss")] == ["Slow.", "look done", "Quick."]
 
 
-def test_the_same_agent_is_called_twice_in_one_reply(models: CheckedModels, store: CheckedStore) -> None:
-    """Each call is a run of its own."""
+def test_one_agent_is_called_twice_in_one_reply(models: CheckedModels, store: CheckedStore) -> None:
+    """Each call is a separate child run."""
     clerk = Agent("clerk", model=models.scripted(lambda r: f"On {r.messages[0].text}"))
     boss = Agent(
         "boss", model=models.scripted([ask("clerk", "one"), ask("clerk", "two")], "Ok."), tools=[clerk.as_tool()]
     )
     run_in_virtual_time(CrewExecutor(boss, store=store).execute("Goal."))
-    assert [r.text for r in newest(models, "boss")] == ["On one", "On two"]
+    assert [r.text for r in newest_results(models, "boss")] == ["On one", "On two"]
 
 
-def test_called_agents_call_agents_and_hand_over_and_fan_out(models: CheckedModels, store: CheckedStore) -> None:
-    """A called agent uses the crew like any other; only its last answer comes back."""
+def test_called_agents_can_call_hand_off_and_fan_out(models: CheckedModels, store: CheckedStore) -> None:
+    """Only the final answer of the called agent returns to the caller."""
     inner = Agent("inner", model=models.scripted("Innermost."))
     clerk = Agent(
         "clerk", model=models.scripted(ask("inner"), call("transfer_to_g")), tools=[inner.as_tool()], handoffs=["g"]
@@ -92,17 +92,15 @@ def test_called_agents_call_agents_and_hand_over_and_fan_out(models: CheckedMode
     crew = Crew("c", agents=[boss, x, y], groups=[Parallel("g", branches=["x", "y"])])
     result = run_in_virtual_time(CrewExecutor(crew, store=store).execute("Goal.", run_id="r"))
 
-    assert newest(models, "boss")[0].text == "[Results of g]\n## x\nx.\n\n## y\ny."
+    assert newest_results(models, "boss")[0].text == "[Results of g]\n## x\nx.\n\n## y\ny."
     assert result.agent == "boss"
     called = result.branches[0]
     assert [branch.agent for branch in called.branches] == ["inner", "x", "y"]
 
 
 @pytest.mark.parametrize("approve", [True, False, "Too dear."])
-def test_a_pause_inside_a_called_agent_is_answered_there(
-    models: CheckedModels, store: CheckedStore, approve: Any
-) -> None:
-    """The caller waits; beside it other calls run to their end, once."""
+def test_pause_inside_a_called_agent(models: CheckedModels, store: CheckedStore, approve: Any) -> None:
+    """The caller waits; other calls of the same reply run to their end, once."""
     ran = CountedTools()
     clerk = Agent("clerk", model=models.scripted(call("pay"), "Settled."), tools=[ran.tool("pay", approval=True)])
     boss = Agent(
@@ -123,8 +121,8 @@ def test_a_pause_inside_a_called_agent_is_answered_there(
     assert ("Too dear." in transcript_lines(models.requests_of("clerk")[1].messages)[-1]) == (approve == "Too dear.")
 
 
-def test_a_called_agent_may_ask_the_user(models: CheckedModels, store: CheckedStore) -> None:
-    """`wait_for_signal` works wherever the agent stands; the answer never replaces its goal."""
+def test_called_agent_can_ask_the_user(models: CheckedModels, store: CheckedStore) -> None:
+    """`wait_for_signal` works in a child run; the answer never replaces its goal."""
     clerk = Agent(
         "clerk",
         model=models.scripted("Which one?", "That one. [OK]"),
@@ -139,49 +137,49 @@ def test_a_called_agent_may_ask_the_user(models: CheckedModels, store: CheckedSt
     assert transcript_lines(models.requests_of("clerk")[1].messages)[0] == "user: Help."
 
 
-def test_a_called_agent_that_fails_is_an_error_result(models: CheckedModels, store: CheckedStore) -> None:
-    """The caller's model is told, and goes on."""
+def test_failing_called_agent_becomes_an_error_result(models: CheckedModels, store: CheckedStore) -> None:
+    """The caller's model gets the error and continues."""
     clerk = Agent("clerk", model=models.scripted(ValueError("boom")))
     boss = Agent("boss", model=models.scripted(ask("clerk"), "Without him, then."), tools=[clerk.as_tool()])
     result = run_in_virtual_time(CrewExecutor(boss, store=store).execute("Goal."))
     assert result.output == "Without him, then."
-    assert newest(models, "boss")[0].outcome == "error"
-    assert "boom" in newest(models, "boss")[0].text
+    assert newest_results(models, "boss")[0].outcome == "error"
+    assert "boom" in newest_results(models, "boss")[0].text
     assert result.metrics.by_tool["ask_clerk"].errors == 1
 
 
 @pytest.mark.parametrize("arguments", ["", "{", "[]", "null", "{}", '{"request": 3}', '{"request": " "}'])
-def test_a_call_without_a_request_is_answered_in_words(
+def test_call_without_a_request_becomes_an_error_result(
     models: CheckedModels, store: CheckedStore, arguments: str
 ) -> None:
-    """Nobody is asked to do nothing."""
+    """The called agent does not run."""
     clerk = Agent("clerk", model=models.scripted("Never."))
     bad_call = ToolCall(id="c", name="ask_clerk", arguments=arguments)
     boss = Agent("boss", model=models.scripted(bad_call, "Sorry."), tools=[clerk.as_tool()])
     assert run_in_virtual_time(CrewExecutor(boss, store=store).execute("Goal.")).output == "Sorry."
     assert not models.requests_of("clerk")
-    assert "The arguments are not valid" in newest(models, "boss")[0].text
+    assert "The arguments are not valid" in newest_results(models, "boss")[0].text
 
 
-def test_called_agents_share_what_is_left(models: CheckedModels, store: CheckedStore) -> None:
-    """One that never ends stops at its share, and its caller still has something left to answer with."""
+def test_called_agents_share_the_remaining_limits(models: CheckedModels, store: CheckedStore) -> None:
+    """A called agent that never ends stops at its share, and its caller still has rounds left to answer."""
     clerk = Agent("clerk", model=models.scripted(lambda r: call("look")), tools=[CountedTools().tool("look")])
     boss = Agent("boss", model=models.scripted([ask("clerk"), ask("clerk")], "Enough."), tools=[clerk.as_tool()])
     result = run_in_virtual_time(CrewExecutor(boss, store=store, limits=Limits(rounds=12)).execute("Goal."))
     assert (result.output, len(models.requests)) == ("Enough.", 12)
-    assert all("stopped at its limit" in r.text for r in newest(models, "boss"))
+    assert all("stopped at its limit" in r.text for r in newest_results(models, "boss"))
 
 
-def test_a_long_answer_is_cut_like_any_result(models: CheckedModels, store: CheckedStore) -> None:
-    """A called agent can't flood its caller."""
+def test_long_answer_of_a_called_agent_is_truncated(models: CheckedModels, store: CheckedStore) -> None:
+    """The limit for tool results applies."""
     clerk = Agent("clerk", model=models.scripted("x" * 1_000_000))
     boss = Agent("boss", model=models.scripted(ask("clerk"), "Much."), tools=[clerk.as_tool()])
     run_in_virtual_time(CrewExecutor(boss, store=store).execute("Goal."))
-    assert len(newest(models, "boss")[0].text) <= 20_000
+    assert len(newest_results(models, "boss")[0].text) <= 20_000
 
 
-def test_cancel_reaches_called_agents(models: CheckedModels, store: CheckedStore) -> None:
-    """The call is answered, so that the history stays valid, and the called run is told to have ended."""
+def test_cancel_ends_called_agents(models: CheckedModels, store: CheckedStore) -> None:
+    """The call gets a result, so that the history stays valid, and the child run ends."""
 
     async def story() -> RunResult:
         clerk = Agent("clerk", model=models.scripted("C.", before=hang))
@@ -201,10 +199,8 @@ def test_cancel_reaches_called_agents(models: CheckedModels, store: CheckedStore
     assert [e.outcome for e in store.events if isinstance(e, BranchFinished)] == ["cancelled"]
 
 
-def test_call_ids_that_come_back_after_a_pruning_name_runs_of_their_own(
-    models: CheckedModels, store: CheckedStore
-) -> None:
-    """A model that reuses its ids once they are out of sight does not confuse one called run with another."""
+def test_reused_call_ids_name_separate_child_runs(models: CheckedModels, store: CheckedStore) -> None:
+    """A model may reuse a call id once its first use was pruned from view."""
     models.limit = store.limit = 3
     clerk = Agent("clerk", model=models.scripted(lambda r: "Done."))
     same = ToolCall(id="same", name="ask_clerk", arguments='{"request": "Help."}')
@@ -216,8 +212,8 @@ def test_call_ids_that_come_back_after_a_pruning_name_runs_of_their_own(
     assert len(set(ids)) == 4
 
 
-def test_a_handoff_beside_a_called_agent_waits_for_its_answer(models: CheckedModels, store: CheckedStore) -> None:
-    """The work goes over once every call of the reply is answered."""
+def test_handoff_waits_for_a_called_agent_of_the_same_reply(models: CheckedModels, store: CheckedStore) -> None:
+    """Control passes once every call of the reply has a result."""
     clerk = Agent("clerk", model=models.scripted("Noted."))
     boss = Agent(
         "boss",
@@ -227,13 +223,11 @@ def test_a_handoff_beside_a_called_agent_waits_for_its_answer(models: CheckedMod
     )
     crew = Crew("c", agents=[boss, Agent("next", model=models.scripted("Mine."))])
     assert run_in_virtual_time(CrewExecutor(crew, store=store).execute("Goal.")).output == "Mine."
-    assert [r.text for r in newest(models, "next")] == ["Control passes to next.", "Noted."]
+    assert [r.text for r in newest_results(models, "next")] == ["Control passes to next.", "Noted."]
 
 
-def test_pauses_in_called_agents_inside_branches_are_answered_in_any_order(
-    models: CheckedModels, store: CheckedStore
-) -> None:
-    """Pause ids say where they stand in the tree."""
+def test_pauses_of_called_agents_in_branches_in_any_order(models: CheckedModels, store: CheckedStore) -> None:
+    """Pause ids name their place in the tree."""
     ran = CountedTools()
     clerk = Agent("clerk", model=models.scripted(call("pay"), "Paid."), tools=[ran.tool("pay", approval=True)])
     boss = Agent("boss", model=models.scripted([ask("clerk"), ask("clerk")], "Ok."), tools=[clerk.as_tool()])

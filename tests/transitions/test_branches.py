@@ -1,4 +1,4 @@
-"""Parallel groups: every policy against everything that can happen to a branch, and how results join."""
+"""Parallel groups: every error policy against every way a branch can end, and how results are joined."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POLICIES: dict[str, Any] = {
 
 
 class Panel:
-    """Three branches, each with one call of its own to make, and an editor who reads what joins."""
+    """Three branches, each with one call to make, and an editor that reads their joined results."""
 
     def __init__(
         self, models: CheckedModels, store: CheckedStore, on_error: Any, troubles: dict[str, str], **group: Any
@@ -58,7 +58,7 @@ class Panel:
 
     @property
     def joined(self) -> str:
-        """What the editor read."""
+        """The joined results in the editor's request."""
         return self.models.requests_of("editor")[0].messages[-1].text
 
     def nothing_ran_twice(self) -> None:
@@ -83,7 +83,7 @@ FAILED = {
 def test_one_branch_fails_under_each_policy(
     models: CheckedModels, store: CheckedStore, policy: str, trouble: str
 ) -> None:
-    """It raises, hangs until the group's time is over, or is cancelled from within: the policy says what that means."""
+    """It raises, hangs until the time-out of the group, or is cancelled from inside; the policy decides."""
     panel = Panel(models, store, POLICIES[policy], {"b": trouble})
 
     if policy == "fail_fast":
@@ -106,8 +106,8 @@ def test_one_branch_fails_under_each_policy(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_one_branch_pauses_while_the_others_go_on(models: CheckedModels, store: CheckedStore, policy: str) -> None:
-    """It freezes only itself. Where the policy has what it wants without it, its pause is gone."""
+def test_one_branch_pauses_while_the_others_continue(models: CheckedModels, store: CheckedStore, policy: str) -> None:
+    """If the policy is satisfied without the paused branch, the pause is dropped."""
     panel = Panel(models, store, POLICIES[policy], {"b": "pauses"})
     result = run_in_virtual_time(panel.run())
 
@@ -130,7 +130,7 @@ def test_one_branch_pauses_while_the_others_go_on(models: CheckedModels, store: 
 def test_two_branches_pause_and_are_answered_one_at_a_time(
     models: CheckedModels, store: CheckedStore, policy: str, first: str
 ) -> None:
-    """In any order, each by its id; nothing that has finished runs again."""
+    """In any order, each by its id; finished work is not repeated."""
     panel = Panel(models, store, POLICIES[policy], {"a": "pauses", "b": "pauses"})
     result = run_in_virtual_time(panel.run())
 
@@ -154,10 +154,8 @@ def test_two_branches_pause_and_are_answered_one_at_a_time(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_branch_that_waits_for_a_person_does_not_time_out(
-    models: CheckedModels, store: CheckedStore, policy: str
-) -> None:
-    """The group's time is for work: one branch hangs and fails by it, the paused one may still be answered."""
+def test_paused_branch_does_not_time_out(models: CheckedModels, store: CheckedStore, policy: str) -> None:
+    """The time-out of the group counts work only: one branch hangs and fails, the paused one can still be answered."""
     panel = Panel(models, store, POLICIES[policy], {"a": "pauses", "b": "hangs", "c": "raises"})
 
     if policy in ("fail_fast", "quorum"):
@@ -173,15 +171,15 @@ def test_a_branch_that_waits_for_a_person_does_not_time_out(
     panel.nothing_ran_twice()
 
 
-def test_a_quorum_that_can_not_be_reached_any_more_fails_at_once(models: CheckedModels, store: CheckedStore) -> None:
-    """Nobody waits for what can't help: the third branch is stopped."""
+def test_unreachable_quorum_fails_at_once(models: CheckedModels, store: CheckedStore) -> None:
+    """The remaining branch is stopped."""
     panel = Panel(models, store, Quorum(2), {"a": "raises", "b": "raises", "c": "hangs"})
     with pytest.raises(BranchesFailed, match="0 of 2 branches succeeded"):
         run_in_virtual_time(panel.run())
 
 
-def test_first_success_fails_only_when_all_have(models: CheckedModels, store: CheckedStore) -> None:
-    """And then says what each of them failed with."""
+def test_first_success_fails_only_if_all_branches_fail(models: CheckedModels, store: CheckedStore) -> None:
+    """The error lists the error of each branch."""
     panel = Panel(models, store, "first_success", {"a": "raises", "b": "hangs", "c": "cancelled"})
     with pytest.raises(BranchesFailed) as caught:
         run_in_virtual_time(panel.run())
@@ -191,8 +189,8 @@ def test_first_success_fails_only_when_all_have(models: CheckedModels, store: Ch
     assert "cancelled the request" in str(caught.value)
 
 
-def test_siblings_are_awaited_before_the_run_goes_on(models: CheckedModels) -> None:
-    """When the group has what it wants, the others are stopped, and have ended before the next agent is asked."""
+def test_stopped_siblings_end_before_the_run_continues(models: CheckedModels) -> None:
+    """Once the policy is satisfied, the other branches are stopped and have ended before the next request."""
     log: list[str] = []
 
     async def slow_to_go(request: ModelRequest) -> None:
@@ -218,8 +216,8 @@ def test_siblings_are_awaited_before_the_run_goes_on(models: CheckedModels) -> N
     assert log == ["gone", "editor"]
 
 
-def test_at_most_so_many_branches_work_at_once(models: CheckedModels) -> None:
-    """`max_concurrency` is a limit, and every branch gets its turn."""
+def test_max_concurrency_limits_active_branches(models: CheckedModels) -> None:
+    """Every branch gets its turn."""
     at_once, most = 0, 0
 
     async def busy(request: ModelRequest) -> None:
@@ -237,8 +235,8 @@ def test_at_most_so_many_branches_work_at_once(models: CheckedModels) -> None:
     assert result.output.count("Done.") == 7
 
 
-def test_one_agent_object_serves_two_branches_at_once(models: CheckedModels, store: CheckedStore) -> None:
-    """Each branch is a run of its own, with its own turns, calls and pauses."""
+def test_one_agent_object_serves_two_branches(models: CheckedModels, store: CheckedStore) -> None:
+    """Each branch is a separate run with separate turns, calls and pauses."""
     ran = CountedTools()
 
     def reply(request: ModelRequest) -> Any:
@@ -262,8 +260,8 @@ def test_one_agent_object_serves_two_branches_at_once(models: CheckedModels, sto
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_a_join_of_megabytes_stays_within_its_cap(models: CheckedModels, count: int) -> None:
-    """Equal shares in declared order, the same text each time; the whole results stay in the branches' transcripts."""
+def test_join_of_megabytes_is_truncated(models: CheckedModels, count: int) -> None:
+    """Equal shares in declared order, the same text each time; complete results stay in the branch transcripts."""
     big = "x" * 500_000 + "y" * 500_000
     names = [f"{'n' * 100}{number:02}" for number in range(count)]
     agents = [Agent(name, model=models.scripted(big)) for name in names]
@@ -279,8 +277,8 @@ def test_a_join_of_megabytes_stays_within_its_cap(models: CheckedModels, count: 
     assert all(branch.transcript[-1].text == big for branch in first.branches)
 
 
-def test_results_join_in_declared_order_whoever_ends_first(models: CheckedModels) -> None:
-    """The order of a join is written down in the group, not a matter of speed."""
+def test_results_join_in_declared_order(models: CheckedModels) -> None:
+    """The order does not depend on which branch ends first."""
 
     def after(seconds: float) -> Any:
         async def wait(request: ModelRequest) -> None:
@@ -295,10 +293,9 @@ def test_results_join_in_declared_order_whoever_ends_first(models: CheckedModels
     )
 
 
-def test_each_branch_begins_on_the_shared_history_with_a_message_of_its_own(
-    models: CheckedModels, store: CheckedStore
-) -> None:
-    """A branch sees what was there, is told who it is, and never sees its siblings; the join is one message."""
+def test_branches_start_from_the_shared_history(models: CheckedModels, store: CheckedStore) -> None:
+    """A branch gets the shared history and one message that names it, and never sees its siblings; the join is one
+    message."""
     a = Agent("a", model=models.scripted("Off you go. [G]"), routes=[Route("[G]", to="g")])
     b, c = (Agent(n, model=models.scripted(call("look"), f"{n}."), tools=[CountedTools().tool("look")]) for n in "bc")
     crew = Crew("c", agents=[a, b, c], groups=[Parallel("g", branches=["b", "c"])])
@@ -315,8 +312,8 @@ def test_each_branch_begins_on_the_shared_history_with_a_message_of_its_own(
     assert result.usage.requests == 5
 
 
-def test_a_branch_hands_over_and_fans_out_again(models: CheckedModels, store: CheckedStore) -> None:
-    """Branches use the whole crew: tools, handoffs, routes, `then` and groups within groups."""
+def test_branch_can_hand_off_and_fan_out(models: CheckedModels, store: CheckedStore) -> None:
+    """Branches use the whole crew: tools, handoffs, routes, `then` and nested groups."""
     b = Agent("b", model=models.scripted(call("transfer_to_inner")), handoffs=["inner"])
     c = Agent("c", model=models.scripted(call("transfer_to_x")), handoffs=["x"])
     x, y = Agent("x", model=models.scripted("x.")), Agent("y", model=models.scripted("y."))
@@ -332,8 +329,8 @@ def test_a_branch_hands_over_and_fans_out_again(models: CheckedModels, store: Ch
     assert [inner.run_id for inner in result.branches[0].branches] == ["r/b/x", "r/b/y"]
 
 
-def test_a_group_that_follows_a_group_reads_its_join(models: CheckedModels, store: CheckedStore) -> None:
-    """`then` of a group may be a group; a group that runs twice names its branches anew."""
+def test_group_after_a_group_reads_its_join(models: CheckedModels, store: CheckedStore) -> None:
+    """`then` of a group can be a group; the branches of a second execution get new names."""
     b = Agent("b", model=models.scripted(lambda r: f"b after {len(r.messages)}."))
     first, second = Parallel("first", branches=["b"], then="second"), Parallel("second", branches=["b"])
     crew = Crew("c", agents=[b], groups=[first, second], entry="first")
@@ -343,10 +340,8 @@ def test_a_group_that_follows_a_group_reads_its_join(models: CheckedModels, stor
 
 
 @pytest.mark.parametrize("outer", POLICIES)
-def test_a_group_that_fails_inside_a_branch_fails_that_branch(
-    models: CheckedModels, store: CheckedStore, outer: str
-) -> None:
-    """The outer policy decides what that means, and the story is told to the innermost reason."""
+def test_failing_nested_group_fails_its_branch(models: CheckedModels, store: CheckedStore, outer: str) -> None:
+    """The policy of the outer group decides, and the error names the innermost cause."""
     bad = Agent("bad", model=models.scripted(ValueError("boom")))
     b = Agent("b", model=models.scripted("Go."), then="inner")
     others = [Agent(n, model=models.scripted(f"{n}.")) for n in "cd"]
@@ -367,7 +362,7 @@ def test_a_group_that_fails_inside_a_branch_fails_that_branch(
 
 
 def test_virtual_time_jumps() -> None:
-    """The clock of these tests is one that jumps; otherwise their hangs would be real."""
+    """Hangs in these tests take no real time."""
 
     async def an_hour() -> float:
         loop = asyncio.get_running_loop()

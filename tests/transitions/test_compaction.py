@@ -1,4 +1,4 @@
-"""Summaries as steps: inside the bound, from the cache, never lost, never in the way."""
+"""Summaries as steps: within the message limit, from the prompt cache, retried after a failure."""
 
 import asyncio
 import re
@@ -34,7 +34,7 @@ def replying(reply: Any = lambda r: f"Answer {r.turn}. {WORDS}", summary: Any = 
 async def talk(
     executor: CrewExecutor, turns: int, start: RunResult | None = None, say: Callable[[int], str] | None = None
 ) -> tuple[RunResult, list[Event]]:
-    """A conversation of so many turns, and everything that was told of it."""
+    """A conversation of so many turns, and its events."""
     result, events = start, []
 
     for turn in range(turns):
@@ -52,8 +52,9 @@ async def talk(
 # ------------------------------------------------------------------------------------------ checkpoint
 
 
-async def test_at_the_trigger_ten_remain_and_one_checkpoint_and_after_ten_more_two() -> None:
-    """`checkpoint(trigger_at=100, keep_recent=10)`, counted; the transcript holds all."""
+async def test_checkpoint_keeps_ten_recent_messages() -> None:
+    """`checkpoint(trigger_at=100, keep_recent=10)`: one checkpoint at the trigger, a second after the next; the
+    transcript is complete."""
     model = replying()
     executor = CrewExecutor(Agent("a", model=model), history=Checkpoint(trigger_at=100, keep_recent=10))
     result, _ = await talk(executor, 50)
@@ -69,8 +70,8 @@ async def test_at_the_trigger_ten_remain_and_one_checkpoint_and_after_ten_more_t
     assert {message.id for message in result.transcript} == covered | shown
 
 
-async def test_checkpoints_stay_in_order_until_they_fill_half_the_bound() -> None:
-    """Then the oldest leave the view; the transcript still has them."""
+async def test_checkpoints_stay_until_they_fill_half_the_limit() -> None:
+    """Then the oldest leave the history; the transcript keeps them."""
     executor = CrewExecutor(Agent("a", model=replying()), history=Checkpoint(trigger_at=24, keep_recent=4))
     result, _ = await talk(executor, 120)
     shown = summaries_in(result.history)
@@ -79,8 +80,8 @@ async def test_checkpoints_stay_in_order_until_they_fill_half_the_bound() -> Non
     assert len(summaries_in(result.transcript)) > 12
 
 
-async def test_what_must_stay_can_keep_a_checkpoint_from_being_made() -> None:
-    """Nothing evictable, no trigger."""
+async def test_no_checkpoint_if_nothing_can_be_evicted() -> None:
+    """Mandatory messages alone do not trigger a checkpoint."""
     model = replying(
         reply=lambda request: [call("read", path=f"{n}") for n in range(8)] if request.turn < 1 else "Done."
     )
@@ -93,8 +94,8 @@ async def test_what_must_stay_can_keep_a_checkpoint_from_being_made() -> None:
 # ------------------------------------------------------------------------------------------ how a summary is made
 
 
-async def test_the_request_for_a_summary_is_the_last_request_and_one_instruction() -> None:
-    """It reads the prompt cache: same messages in front, same tools, same instructions."""
+async def test_summary_request_extends_the_previous_request() -> None:
+    """It reads the prompt cache: same messages, tools and instructions, plus one instruction."""
     model = replying(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 60 else "Done.")
     agent = Agent("a", instructions="Read files.", model=model, tools=[read])
     await CrewExecutor(agent, history=Summarize(limit=30)).execute("Read them all.")
@@ -109,8 +110,8 @@ async def test_the_request_for_a_summary_is_the_last_request_and_one_instruction
             assert "data" in text_of(request.messages[-1:])
 
 
-async def test_an_agent_that_has_not_seen_them_gets_the_messages_themselves() -> None:
-    """After a handoff that lets nothing cross, what left is summarised from the transcript, within the limit."""
+async def test_unseen_messages_are_summarized_from_the_transcript() -> None:
+    """After a handoff that lets nothing cross, evicted messages come from the transcript, within the limit."""
     first = replying(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 9 else call("transfer_to_b"))
     second = replying()
     b = Agent("b", instructions="Go on.", model=second, tools=[read])
@@ -126,8 +127,8 @@ async def test_an_agent_that_has_not_seen_them_gets_the_messages_themselves() ->
     assert sum(map(message_size, request.messages)) <= 23
 
 
-async def test_a_summary_is_smaller_than_what_it_replaces_or_it_is_refused() -> None:
-    """A summary that saves nothing is no summary: what it was for is carried over."""
+async def test_summary_that_is_not_smaller_is_refused() -> None:
+    """Its messages are carried over to the next summary."""
     model = replying(reply="Yes.", summary="word " * 400)
     executor = CrewExecutor(Agent("a", model=model), history=Checkpoint(trigger_at=20, keep_recent=4))
     result, events = await talk(executor, 30, say=lambda turn: "And?")
@@ -146,8 +147,8 @@ async def test_a_summary_is_smaller_than_what_it_replaces_or_it_is_refused() -> 
     ],
     ids=["calls", "raises", "empty", "long"],
 )
-async def test_a_summary_that_fails_is_tried_again_ten_evictions_later(summary: Any, why: str) -> None:
-    """The eviction stands, the run goes on, and the next summary covers what the failed ones were for."""
+async def test_failed_summary_is_retried_after_ten_evictions(summary: Any, why: str) -> None:
+    """The eviction stands, the run continues, and the next summary covers the messages of the failed ones."""
     model = replying()
     model.summary = lambda r: summary(r) if len(model.summaries) <= 2 else "What was said before."
     executor = CrewExecutor(
@@ -178,8 +179,8 @@ async def test_a_summary_that_fails_is_tried_again_ten_evictions_later(summary: 
     assert gone <= covered | waiting
 
 
-async def test_a_summary_counts_in_what_the_run_spends_and_may_spend() -> None:
-    """Its tokens are in the usage, and it is a round like any other."""
+async def test_summaries_count_in_usage_and_limits() -> None:
+    """Its tokens are in the usage, and it counts as a round."""
     model = replying(reply=lambda r: call("read", path=f"{r.turn}") if r.turn < 40 else "Done.")
     agent = Agent("a", model=model, tools=[read])
     result = await CrewExecutor(agent, history=Summarize(limit=20)).execute("Read.")
@@ -192,8 +193,8 @@ async def test_a_summary_counts_in_what_the_run_spends_and_may_spend() -> None:
     assert model.summaries
 
 
-async def test_the_summariser_may_be_another_model_a_tool_or_a_function() -> None:
-    """Whoever writes it, it stands in the history."""
+async def test_summarizer_can_be_a_model_a_tool_or_a_function() -> None:
+    """The text ends up in the history in each case."""
     other = ScriptedProvider(lambda request: "Written by another model.", model="other")
 
     async def later(messages: Sequence[Message]) -> str:
@@ -220,8 +221,8 @@ async def test_the_summariser_may_be_another_model_a_tool_or_a_function() -> Non
         assert not model.summaries
 
 
-async def test_a_run_that_dies_while_it_summarises_goes_on_from_there() -> None:
-    """The step is in the state: nothing before it is repeated, and it is made once more."""
+async def test_run_resumes_at_an_interrupted_summary() -> None:
+    """The step is stored: nothing before it is repeated, and the summary is requested again."""
     store, asked = MemoryStore(), asyncio.Event()
     hang = True
 
@@ -258,8 +259,8 @@ async def test_a_run_that_dies_while_it_summarises_goes_on_from_there() -> None:
     ],
     ids=lambda policy: policy.name,
 )
-async def test_twenty_summaries_in_a_row_keep_forty_planted_facts_in_view(policy: Any) -> None:
-    """Ids, paths and numbers that the user gave stay readable, although the summariser writes none of them down."""
+async def test_twenty_summaries_keep_forty_identifiers_in_view(policy: Any) -> None:
+    """Ids, paths and numbers of the user stay readable, although the summarizer omits them."""
     facts = [f"INV-{7000 + n}" if n % 3 == 0 else f"src/m{n}.py" if n % 3 == 1 else f"{n}0.{n}" for n in range(40)]
     model = replying(summary="The user gave facts.")
     executor = CrewExecutor(Agent("a", model=model), history=policy)
@@ -278,8 +279,8 @@ async def test_twenty_summaries_in_a_row_keep_forty_planted_facts_in_view(policy
     assert not missing
 
 
-async def test_what_found_no_room_is_counted_and_can_be_recalled() -> None:
-    """At most 256 tokens are attached; the rest is named by its number."""
+async def test_omitted_identifiers_are_counted_and_recallable() -> None:
+    """At most 256 tokens of identifiers are attached; the others are counted."""
     executor = CrewExecutor(Agent("a", model=replying()), history=Checkpoint(trigger_at=40, keep_recent=4))
     ids = [f"TICKET-{n}-{n * 7919}" for n in range(400)]
     result, _ = await talk(executor, 25, say=lambda turn: " ".join(ids[turn * 16 : turn * 16 + 16]))
@@ -292,8 +293,8 @@ async def test_what_found_no_room_is_counted_and_can_be_recalled() -> None:
 # ------------------------------------------------------------------------------------------ the policies
 
 
-async def test_head_and_tail_stay_and_one_summary_stands_between_them() -> None:
-    """The summary is inside the cap, and there is never a second one."""
+async def test_head_tail_keeps_one_summary_in_the_middle() -> None:
+    """The summary counts in the limit, and there is never a second one."""
     model = replying()
     policy = HeadTail(max_messages=20, preserve_first_n=2, preserve_last_n=6, summarize_on_trim=True)
     executor = CrewExecutor(Agent("a", model=model), history=policy)
@@ -308,8 +309,8 @@ async def test_head_and_tail_stay_and_one_summary_stands_between_them() -> None:
         assert len(summaries_in(request.messages)) <= 1
 
 
-async def test_head_tail_without_summaries_evicts_the_oldest_of_the_middle() -> None:
-    """First and last stay, and a gap is between them."""
+async def test_head_tail_without_summaries_evicts_the_middle() -> None:
+    """The first and last messages stay."""
     model = replying()
     policy = HeadTail(max_messages=12, preserve_first_n=2, preserve_last_n=4)
     result, events = await talk(CrewExecutor(Agent("a", model=model), history=policy), 20)
@@ -318,7 +319,7 @@ async def test_head_tail_without_summaries_evicts_the_oldest_of_the_middle() -> 
     assert all(event.after >= 6 for event in events_of_type(events, HistoryPruned))
 
 
-async def test_head_tail_with_zero_messages_has_no_bound() -> None:
+async def test_head_tail_with_zero_messages_is_unbounded() -> None:
     """`max_messages=0`: unbounded."""
     model = replying()
     executor = CrewExecutor(Agent("a", model=model), history=HeadTail(max_messages=0))
@@ -327,16 +328,16 @@ async def test_head_tail_with_zero_messages_has_no_bound() -> None:
     assert result.metrics.limit is None
 
 
-def test_head_and_tail_that_leave_no_middle_warn_when_built() -> None:
-    """First + last ≥ max keeps first + last."""
+def test_head_tail_without_a_middle_warns_when_built() -> None:
+    """If first + last ≥ max, first + last messages are kept."""
     with pytest.warns(UserWarning, match="leaves no middle"):
         policy = HeadTail(max_messages=10, preserve_first_n=4, preserve_last_n=8)
 
     assert policy.options.limit == 12
 
 
-async def test_summarize_acts_at_four_fifths_of_the_window_and_keeps_what_matters() -> None:
-    """The first user message, the goal, the tail and the newest result of each file that was touched stay."""
+async def test_summarize_starts_at_four_fifths_of_the_window() -> None:
+    """The first user message, the goal, the tail and the newest result of each touched file stay."""
     paths = [f"src/{n % 3}.py" if n < 12 else f"tmp/{n}.txt" for n in range(60)]
     model = replying(reply=lambda r: call("read", path=paths[r.turn - 1]) if 0 < r.turn < 60 else f"Fine. {WORDS}")
     agent = Agent("a", model=model, tools=[read], max_input_tokens=1600)
@@ -362,8 +363,8 @@ async def test_summarize_acts_at_four_fifths_of_the_window_and_keeps_what_matter
     assert sum(f"Contents of tmp/{n}.txt" in shown for n in range(50, 59)) >= 4
 
 
-def test_numbers_that_make_no_sense_are_refused_when_built() -> None:
-    """Every policy says what it would accept."""
+def test_invalid_policy_options_are_refused_when_built() -> None:
+    """The error names the accepted values."""
     agent = Agent("a", model=ScriptedProvider("x"), tools=[read])
 
     for make in (
@@ -384,8 +385,8 @@ def test_numbers_that_make_no_sense_are_refused_when_built() -> None:
             make()
 
 
-def test_policies_are_given_by_name_with_options_as_in_a_configuration_file() -> None:
-    """A mapping of name and options means the same as the class."""
+def test_policy_by_name_and_options_equals_the_class() -> None:
+    """A mapping, as in a configuration file, means the same as the class."""
     agent = Agent("a", model=ScriptedProvider("x"))
     chained = {"name": "chain", "policies": [{"name": "head_tail", "max_messages": 40}, "summarize"]}
     assert CrewExecutor(agent, history={"name": "checkpoint", "trigger_at": 30}).plan.budget.limit == 30
@@ -393,8 +394,8 @@ def test_policies_are_given_by_name_with_options_as_in_a_configuration_file() ->
     assert CrewExecutor(agent, history="checkpoint", max_messages_per_request=120).plan.budget.limit == 120
 
 
-async def test_a_summary_of_input_that_came_in_at_once() -> None:
-    """A history that is handed in and does not fit is pruned once and summarised before the first request."""
+async def test_long_input_history_is_summarized_first() -> None:
+    """A history above the limit is pruned once and summarized before the first request."""
     model = replying()
     given = [UserMessage(f"Note {n}: {WORDS}") for n in range(60)]
     executor = CrewExecutor(Agent("a", model=model), history=Summarize(limit=30))
@@ -405,8 +406,8 @@ async def test_a_summary_of_input_that_came_in_at_once() -> None:
     assert "Note 0:" in text_of(result.history)
 
 
-async def test_a_branch_summarises_for_itself_and_what_it_still_waits_for_ends_with_it() -> None:
-    """Its summaries are in its own transcript, and they cost what the run may spend."""
+async def test_branch_summaries_stay_in_the_branch() -> None:
+    """They are in the branch transcript, count in the limits of the run, and pending ones end with the branch."""
     worker = replying(reply=lambda r: call("read", path=f"src/{r.turn}.py") if r.turn < 15 else f"Done. {WORDS}")
     one, two = (Agent(name, model=worker, tools=[read]) for name in ("one", "two"))
     editor = replying(reply="The end.")
@@ -422,8 +423,8 @@ async def test_a_branch_summarises_for_itself_and_what_it_still_waits_for_ends_w
     assert result.usage.requests == len(worker.requests) + len(editor.requests) + 1
 
 
-async def test_a_summary_after_runs_that_asked_nobody_keeps_to_the_bound() -> None:
-    """What came and left since the last request was never in it: such messages are asked about from the transcript."""
+async def test_summary_after_runs_without_requests_is_bounded() -> None:
+    """Messages that were never in a request are summarized from the transcript."""
     policy = HeadTail(max_messages=6, preserve_first_n=1, preserve_last_n=2, summarize_on_trim=True)
     provider = RecordingProvider(lambda request: "Fine.")
     result = await executor_for(provider, history=policy).execute("the first")
@@ -436,8 +437,8 @@ async def test_a_summary_after_runs_that_asked_nobody_keeps_to_the_bound() -> No
     assert all(total_size(request.messages) <= 6 + (request.purpose == "summary") for request in provider.requests)
 
 
-async def test_a_policy_without_a_bound_summarises_what_it_evicts_and_says_so() -> None:
-    """No bound on messages is no reason to lose them unseen."""
+async def test_unbounded_policy_summarizes_what_it_evicts() -> None:
+    """Evicted messages are summarized and reported also without a message limit."""
     provider = RecordingProvider(*[call("tell", n=n) for n in range(20)], "done")
 
     @tool(effect="read")
@@ -456,8 +457,8 @@ async def test_a_policy_without_a_bound_summarises_what_it_evicts_and_says_so() 
 
 
 @pytest.mark.parametrize("policy", [Summarize(), Checkpoint(), HeadTail(summarize_on_trim=True)])
-def test_a_policy_that_summarises_belongs_to_the_executor(policy: Any) -> None:
-    """A summary stands in the history that all share: on an agent such a policy would evict and never summarise."""
+def test_summarizing_policy_on_an_agent_is_refused(policy: Any) -> None:
+    """Summaries are part of the shared history; a policy of one agent would evict without summarizing."""
     agent = Agent("solo", model="scripted:hi", history=policy)
 
     with pytest.raises(DefinitionError, match="give it to the executor"):

@@ -1,4 +1,4 @@
-"""Explicit compression by `RequestParameters`: asked for, it happens before the model is asked, or nothing does."""
+"""Explicit compression by `RequestParameters` happens before the next request, or the run fails unchanged."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -59,8 +59,8 @@ def tokens(messages: Sequence[Message]) -> int:
 
 
 @pytest.mark.parametrize("size", [50, 100, 200])
-async def test_a_whole_history_becomes_one_tldr(size: int) -> None:
-    """100 messages become fewer than 10, and from 50 on at least 60 % of the tokens are saved."""
+async def test_whole_history_becomes_one_tldr(size: int) -> None:
+    """100 messages become fewer than 10, and from 50 messages on at least 60 % of the tokens are saved."""
     model = replying()
     executor = CrewExecutor(agent(model), max_messages_per_request=300)
     given = conversation(size)
@@ -74,8 +74,8 @@ async def test_a_whole_history_becomes_one_tldr(size: int) -> None:
     assert [m.id for m in result.transcript][:size] == [m.id for m in given]
 
 
-async def test_the_last_messages_stay_verbatim() -> None:
-    """`LastNMessages(n)`: the last n are as they were, the rest is one TL;DR before them."""
+async def test_last_n_messages_stay_verbatim() -> None:
+    """`LastNMessages(n)`: the last n are unchanged, preceded by one TL;DR of the others."""
     model = replying()
     given = conversation(40)
     parameters = RequestParameters(compression_strategy=LastNMessages(6))
@@ -86,8 +86,8 @@ async def test_the_last_messages_stay_verbatim() -> None:
     assert len(shown) == 7
 
 
-async def test_each_chunk_becomes_a_tldr_and_one_that_is_not_smaller_stays() -> None:
-    """`Chunked(size)`: one TL;DR a chunk, in order."""
+async def test_each_chunk_becomes_a_tldr_if_it_is_smaller() -> None:
+    """`Chunked(size)`: one TL;DR a chunk, in order; a chunk whose TL;DR is not smaller stays verbatim."""
     model = replying(summary=lambda r: "word " * 500 if "Message 12." in str(r.messages) else "Short.")
     given = conversation(36)
     parameters = RequestParameters(compression_strategy=Chunked(12))
@@ -102,8 +102,8 @@ async def test_each_chunk_becomes_a_tldr_and_one_that_is_not_smaller_stays() -> 
     assert not [r for r in model.requests if r.purpose == "summary"]
 
 
-async def test_what_is_older_than_a_time_becomes_a_tldr() -> None:
-    """`FromTimestamp(t)`: what came before t."""
+async def test_messages_before_a_timestamp_become_a_tldr() -> None:
+    """`FromTimestamp(t)`: the messages before t."""
     model = replying()
     given = conversation(30, start=100.0)
     parameters = RequestParameters(compression_strategy=FromTimestamp(120.0))
@@ -113,8 +113,8 @@ async def test_what_is_older_than_a_time_becomes_a_tldr() -> None:
     assert list(shown[1:-1]) == given[20:]
 
 
-async def test_each_block_that_a_system_message_opens_becomes_a_tldr() -> None:
-    """`WholeHistoryMultipleSystemMessages`: system messages stay, each with its own TL;DR."""
+async def test_block_after_each_system_message_becomes_a_tldr() -> None:
+    """`WholeHistoryMultipleSystemMessages`: system messages stay, each with one TL;DR."""
     model = replying()
     plain = conversation(24)
     given = [SystemMessage("Be kind."), *plain[:12], SystemMessage("Be brief."), *plain[12:]]
@@ -126,8 +126,8 @@ async def test_each_block_that_a_system_message_opens_becomes_a_tldr() -> None:
 
 
 @pytest.mark.parametrize(("size", "asked"), [(9, 0), (10, 1)])
-async def test_fewer_than_ten_messages_are_left_alone(size: int, asked: int) -> None:
-    """What is protected does not count among the ten."""
+async def test_fewer_than_ten_messages_are_not_compressed(size: int, asked: int) -> None:
+    """Protected messages do not count."""
     model = replying()
     parameters = RequestParameters(compression_strategy=WholeHistory())
     await CrewExecutor(agent(model)).execute("And now?", history=conversation(size), parameters=parameters)
@@ -135,8 +135,8 @@ async def test_fewer_than_ten_messages_are_left_alone(size: int, asked: int) -> 
 
 
 @pytest.mark.parametrize("summary", [lambda r: RuntimeError("down"), "", lambda r: call("look", place="x")])
-async def test_a_compression_that_fails_changes_nothing(summary: Any) -> None:
-    """`CompressionFailed`, with everything so far; the run can be resumed, and tries again."""
+async def test_failed_compression_changes_nothing(summary: Any) -> None:
+    """`CompressionFailed` holds the result so far; resuming the run tries again."""
     model = replying(summary=summary)
     executor = CrewExecutor(agent(model, tools=[look]))
     given = conversation(20)
@@ -153,7 +153,7 @@ async def test_a_compression_that_fails_changes_nothing(summary: Any) -> None:
 
 
 async def test_chunks_take_effect_together_or_not_at_all() -> None:
-    """The second of three fails: the first one's TL;DR is not in the history either."""
+    """The second of three fails: the TL;DR of the first is not in the history either."""
     model = replying(summary=lambda r: "" if "Message 12." in str(r.messages) else "Short.")
     parameters = RequestParameters(compression_strategy=Chunked(12))
 
@@ -170,8 +170,8 @@ class Answer(BaseModel):
 
 
 @pytest.mark.parametrize("way", ["execute", "stream", "structured"])
-async def test_compression_is_the_same_however_the_run_is_started(way: str) -> None:
-    """Execute, stream and structured output send the same messages."""
+async def test_compression_in_execute_stream_and_structured_output(way: str) -> None:
+    """All three send the same messages."""
     model = replying(reply='{"words": "x"}')
     executor = CrewExecutor(agent(model, output=Answer if way == "structured" else None))
     parameters = RequestParameters(compression_strategy=LastNMessages(4))
@@ -188,8 +188,8 @@ async def test_compression_is_the_same_however_the_run_is_started(way: str) -> N
     assert result.usage.requests == 2
 
 
-async def test_a_long_run_is_compressed_whenever_ten_messages_have_come() -> None:
-    """Before every request that finds ten; calls and results go together, and the goal stays."""
+async def test_long_run_is_compressed_every_ten_messages() -> None:
+    """Calls and their results are compressed together, and the goal stays."""
     model = replying(reply=lambda r: call("look", place=f"room {r.turn}") if r.turn < 40 else "Done.")
     executor = CrewExecutor(agent(model, tools=[look]))
     parameters = RequestParameters(compression_strategy=WholeHistory())
@@ -201,8 +201,8 @@ async def test_a_long_run_is_compressed_whenever_ten_messages_have_come() -> Non
         assert "Look everywhere." in [getattr(m, "text", "") for m in request.messages]
 
 
-async def test_compression_comes_before_the_limits() -> None:
-    """Both given: compressed first, then trimmed; the size is never exceeded over many turns."""
+async def test_compression_precedes_max_history_size() -> None:
+    """Compressed first, then trimmed; the size is never exceeded over many turns."""
     model = replying(reply=f"Well. {WORDS}")
     executor = CrewExecutor(agent(model))
     parameters = RequestParameters(compression_strategy=LastNMessages(30), max_history_size=20)
@@ -215,8 +215,8 @@ async def test_compression_comes_before_the_limits() -> None:
     assert all(len(request.messages) <= 20 for request in model.replies)
 
 
-async def test_a_request_that_is_left_with_one_message_is_warned_of() -> None:
-    """Fewer than two messages left: a warning with the strategy's name and the count, once."""
+async def test_request_with_one_message_left_emits_a_warning() -> None:
+    """One warning names the strategy and the count."""
     model = replying()
     executor = CrewExecutor(agent(model))
     parameters = RequestParameters(compression_strategy=WholeHistory(), max_history_size=1)
@@ -228,8 +228,8 @@ async def test_a_request_that_is_left_with_one_message_is_warned_of() -> None:
     assert "1 message" in warned[0]
 
 
-async def test_the_parts_of_a_compression_are_within_the_limits_too() -> None:
-    """Each TL;DR is a round: what is left of the limit is not overdrawn by a history of many chunks."""
+async def test_each_tldr_counts_as_a_round() -> None:
+    """A history of many chunks does not exceed the limit of rounds."""
     model = replying()
     parameters = RequestParameters(compression_strategy=Chunked(4))
     executor = CrewExecutor(agent(model), limits=Limits(rounds=3))
@@ -242,7 +242,7 @@ async def test_the_parts_of_a_compression_are_within_the_limits_too() -> None:
     "strategy",
     ["whole_history", WholeHistory, LastNMessages(-1), Chunked(0), FromTimestamp("now")],  # type: ignore[arg-type]
 )
-def test_a_strategy_that_is_none_is_refused_at_once(strategy: Any) -> None:
+def test_invalid_strategy_is_refused_when_built(strategy: Any) -> None:
     """Not in the middle of a run."""
     with pytest.raises(DefinitionError, match=r"compression_strategy(\.\w+)? must"):
         RequestParameters(compression_strategy=strategy)

@@ -1,4 +1,4 @@
-"""Handoffs: a tool to the model, a transition to the run; what crosses is fixed when it happens."""
+"""A handoff is a tool for the model and a transition for the run; the messages that cross are fixed when it happens."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.tools import CountedTools
 
 
 def results(messages: Sequence[Message]) -> dict[str, str]:
-    """The answers in the newest tool message, by tool."""
+    """The results in the newest tool message, by tool name."""
     newest = next(m for m in reversed(messages) if isinstance(m, ToolMessage))
     return {result.name: result.text for result in newest.results}
 
 
-async def test_a_chain_of_five_agents(models: CheckedModels, store: CheckedStore) -> None:
-    """Each hands the work to the next; the last one's answer is the run's, and every one saw the goal."""
+async def test_chain_of_five_agents(models: CheckedModels, store: CheckedStore) -> None:
+    """Each agent hands off to the next; the last answer is the output, and every agent saw the goal."""
     names = ["a", "b", "c", "d", "e"]
     agents = [
         Agent(name, model=models.scripted(call(f"transfer_to_{after}")), handoffs=[after])
@@ -49,8 +49,8 @@ async def test_a_chain_of_five_agents(models: CheckedModels, store: CheckedStore
 EARLIER = [UserMessage("Earlier question."), SystemMessage("Be kind.")]
 
 
-def two(models: CheckedModels, what: Any) -> Crew:
-    """a calls a tool with a remark, then hands over to b with another."""
+def two_agents(models: CheckedModels, what: Any) -> Crew:
+    """a calls a tool with a remark, then hands off to b with another remark."""
     ran = CountedTools()
     first = ModelReply(text="I look.", calls=(ToolCall(id="c1", name="look"),))
     second = ModelReply(text="Over to b.", calls=(ToolCall(id="c2", name="transfer_to_b"),))
@@ -77,23 +77,19 @@ CROSSING: dict[str, tuple[Any, list[str]]] = {
 
 
 @pytest.mark.parametrize("filter", CROSSING)
-async def test_what_crosses_of_the_messages_before_the_handoff(
-    models: CheckedModels, store: CheckedStore, filter: str
-) -> None:
-    """The filter chooses among what came before; the handoff's own group, the goal and system messages always cross.
-
-    A function chooses; it can't put words into the history that were never said.
-    """
+async def test_filter_selects_the_messages_that_cross(models: CheckedModels, store: CheckedStore, filter: str) -> None:
+    """The filter selects from the earlier messages; the group of the handoff, the goal and system messages always
+    cross. A function selects; it can't add text."""
     what, expected = CROSSING[filter]
-    result = await CrewExecutor(two(models, what), store=store).execute("Goal.", history=EARLIER)
+    result = await CrewExecutor(two_agents(models, what), store=store).execute("Goal.", history=EARLIER)
 
     assert transcript_lines(models.requests_of("b")[0].messages) == expected
     assert len(result.transcript) == 8, "a filter hides, it removes nothing"
     assert transcript_lines(result.history)[-1] == "assistant: Answer."
 
 
-async def test_what_crossed_is_fixed_at_the_handoff(models: CheckedModels, store: CheckedStore) -> None:
-    """Later requests of the same agent show the same front; a filter is asked once."""
+async def test_filter_is_applied_once_at_the_handoff(models: CheckedModels, store: CheckedStore) -> None:
+    """Later requests of the agent start with the same messages."""
     asked: list[int] = []
 
     def choose(messages: tuple[Message, ...]) -> Sequence[Message]:
@@ -110,8 +106,8 @@ async def test_what_crossed_is_fixed_at_the_handoff(models: CheckedModels, store
     assert len(asked) == 1
 
 
-async def test_an_agent_that_gets_the_work_back_sees_what_its_new_handoff_lets_cross(models: CheckedModels) -> None:
-    """The newest handoff decides; a full one lifts an earlier filter."""
+async def test_handoff_back_applies_the_newest_filter(models: CheckedModels) -> None:
+    """A `full` handoff removes an earlier filter."""
     a = Agent(
         "a",
         model=models.scripted(call("transfer_to_b"), "End."),
@@ -123,8 +119,8 @@ async def test_an_agent_that_gets_the_work_back_sees_what_its_new_handoff_lets_c
     assert len(models.requests_of("a")[1].messages) == 7
 
 
-async def test_a_handoff_to_oneself_goes_on_with_the_filtered_view(models: CheckedModels, store: CheckedStore) -> None:
-    """It is a handoff like any other: answered, counted, and its filter applies."""
+async def test_handoff_to_itself_applies_its_filter(models: CheckedModels, store: CheckedStore) -> None:
+    """It has a result, and counts as a handoff."""
     a = Agent(
         "a",
         model=models.scripted(call("look"), call("transfer_to_a"), "Afresh."),
@@ -145,14 +141,14 @@ async def test_a_handoff_to_oneself_goes_on_with_the_filtered_view(models: Check
 
 
 class Ticket(BaseModel):
-    """What triage found out."""
+    """The payload of a handoff."""
 
     order: int
     urgent: bool = False
 
 
-async def test_a_payload_crosses_once_it_fits(models: CheckedModels, store: CheckedStore) -> None:
-    """A payload that does not fit is answered in words, and the agent tries again; the target reads what was sent."""
+async def test_payload_is_validated_before_the_handoff(models: CheckedModels, store: CheckedStore) -> None:
+    """An invalid payload becomes an error result, and the agent tries again; the target reads the payload."""
     b = Agent("b", model=models.scripted("Order 17 it is."))
     a = Agent(
         "a",
@@ -168,17 +164,15 @@ async def test_a_payload_crosses_once_it_fits(models: CheckedModels, store: Chec
 
 
 @pytest.mark.parametrize("arguments", ["", "{}", '{"order": 1}', "null"])
-async def test_a_handoff_without_payload_takes_whatever_json_the_model_sends(
-    models: CheckedModels, arguments: str
-) -> None:
-    """Models like to say why; that is no reason to refuse."""
+async def test_handoff_without_payload_accepts_any_json_object(models: CheckedModels, arguments: str) -> None:
+    """Models often add a reason."""
     b = Agent("b", model=models.scripted("Here."))
     a = Agent("a", model=models.scripted(ToolCall(id="c", name="transfer_to_b", arguments=arguments)), handoffs=[b])
     assert (await CrewExecutor(Crew("c", agents=[a, b])).execute("Goal.")).output == "Here."
 
 
-async def test_a_handoff_whose_json_is_broken_is_answered_in_words(models: CheckedModels) -> None:
-    """Broken JSON is the model's to mend."""
+async def test_handoff_with_broken_json_becomes_an_error_result(models: CheckedModels) -> None:
+    """The model can correct it."""
     b = Agent("b", model=models.scripted("Here."))
     a = Agent("a", model=models.scripted(ToolCall(id="c", name="transfer_to_b", arguments="{"), "Alone."), handoffs=[b])
     result = await CrewExecutor(Crew("c", agents=[a, b])).execute("Goal.")
@@ -189,10 +183,8 @@ async def test_a_handoff_whose_json_is_broken_is_answered_in_words(models: Check
 # ------------------------------------------------------------------------------------------ several in one reply
 
 
-async def test_of_two_handoffs_in_one_reply_the_first_wins_and_both_are_answered(
-    models: CheckedModels, store: CheckedStore
-) -> None:
-    """Every call is answered, the losers included."""
+async def test_first_of_two_handoffs_in_one_reply_wins(models: CheckedModels, store: CheckedStore) -> None:
+    """Every call gets a result."""
     a = Agent("a", model=models.scripted([call("transfer_to_c"), call("transfer_to_b")]), handoffs=["b", "c"])
     crew = Crew("c", agents=[a, Agent("b", model=models.scripted("B.")), Agent("c", model=models.scripted("C."))])
     result = await CrewExecutor(crew, store=store).execute("Goal.")
@@ -204,8 +196,8 @@ async def test_of_two_handoffs_in_one_reply_the_first_wins_and_both_are_answered
     assert answers["transfer_to_b"].startswith("Not done")
 
 
-async def test_a_second_handoff_wins_where_the_first_one_does_not_fit(models: CheckedModels) -> None:
-    """The first that can be made is made."""
+async def test_second_handoff_wins_if_the_first_is_invalid(models: CheckedModels) -> None:
+    """The first valid handoff is made."""
     a = Agent(
         "a",
         model=models.scripted([call("transfer_to_b"), call("transfer_to_c")]),
@@ -215,8 +207,8 @@ async def test_a_second_handoff_wins_where_the_first_one_does_not_fit(models: Ch
     assert (await CrewExecutor(crew).execute("Goal.")).output == "C."
 
 
-async def test_calls_beside_a_handoff_are_run_and_answered_before_the_work_goes_over(models: CheckedModels) -> None:
-    """A handoff does not swallow what was asked for in the same reply."""
+async def test_other_calls_of_a_reply_run_before_the_handoff(models: CheckedModels) -> None:
+    """A handoff does not drop calls of the same reply."""
     ran = CountedTools()
     lines = [call("look"), call("transfer_to_b"), call("write")]
     a = Agent("a", model=models.scripted(lines), tools=[ran.tool("look"), ran.tool("write")], handoffs=["b"])
@@ -230,8 +222,8 @@ async def test_calls_beside_a_handoff_are_run_and_answered_before_the_work_goes_
     assert [r.name for r in answers.results] == ["look", "transfer_to_b", "write"]
 
 
-async def test_the_first_handoff_is_among_the_accepted_calls_however_many_come_before_it(models: CheckedModels) -> None:
-    """At a small bound most calls are declined; the one that hands over never is."""
+async def test_handoff_is_accepted_among_many_calls(models: CheckedModels) -> None:
+    """With a small limit most calls are declined, but never the handoff."""
     ran = CountedTools()
     models.limit = 4
     lines = [*(call("look") for _ in range(9)), call("transfer_to_b")]
@@ -269,11 +261,9 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("name", STRANGE, ids=ascii)
-async def test_nothing_runs_that_the_agent_was_not_given(models: CheckedModels, store: CheckedStore, name: str) -> None:
-    """An unknown agent, another agent's tool, a name that only looks right: answered in words, and nothing is run.
-
-    The history stays one that every provider takes, and that a next run takes in.
-    """
+async def test_only_tools_of_the_agent_run(models: CheckedModels, store: CheckedStore, name: str) -> None:
+    """An unknown agent, a tool of another agent or a similar name becomes an error result. The history stays valid and
+    can be passed to the next run."""
     ran = CountedTools()
     b = Agent("b", model=models.scripted("B."), tools=[ran.tool("wipe")])
     a = Agent(
@@ -293,8 +283,8 @@ async def test_nothing_runs_that_the_agent_was_not_given(models: CheckedModels, 
     assert again.output == "Fine."
 
 
-async def test_an_unknown_agent_is_answered_with_the_nearest_name(models: CheckedModels) -> None:
-    """The model is told what there is."""
+async def test_unknown_handoff_suggests_a_similar_name(models: CheckedModels) -> None:
+    """The error lists the available handoffs."""
     a = Agent("a", model=models.scripted(call("transfer_to_biling"), "Alone."), handoffs=["billing"])
     crew = Crew("c", agents=[a, Agent("billing", model=models.scripted("B."))])
     await CrewExecutor(crew).execute("Goal.")
@@ -305,10 +295,10 @@ async def test_an_unknown_agent_is_answered_with_the_nearest_name(models: Checke
 
 
 @pytest.mark.parametrize("handoffs", [0, 1, 5])
-async def test_a_loop_of_handoffs_ends_at_its_limit_with_the_work_so_far(
+async def test_handoff_loop_ends_at_the_handoff_limit(
     models: CheckedModels, store: CheckedStore, handoffs: int
 ) -> None:
-    """A → B → A for ever: the limit returns, it does not raise, and the history is at rest."""
+    """A → B → A: the run returns its result so far, with a valid history."""
 
     def over(target: str) -> Any:
         return lambda request: ModelReply(
@@ -327,8 +317,8 @@ async def test_a_loop_of_handoffs_ends_at_its_limit_with_the_work_so_far(
     assert transcript_lines(result.history)[-1].startswith("tool: ")
 
 
-async def test_a_loop_of_handoffs_to_oneself_ends_at_the_limit_of_rounds(models: CheckedModels) -> None:
-    """Whatever limit comes first ends it."""
+async def test_loop_of_handoffs_to_itself_ends_at_a_limit(models: CheckedModels) -> None:
+    """The first limit that is reached ends the run."""
     a = Agent("a", model=models.scripted(lambda request: call("transfer_to_a")), handoffs=["a"])
     result = await CrewExecutor(a, limits=Limits(rounds=7, handoffs=None)).execute("Goal.")
     assert (result.stop_reason, len(models.requests)) == ("limit", 7)

@@ -1,4 +1,4 @@
-"""Limits end a run with everything done so far."""
+"""A limit ends a run with its result so far."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def spending(**usage: Any) -> Any:
         (Limits(seconds=10), spending(), 2, "seconds"),
     ],
 )
-async def test_a_limit_ends_the_run_with_the_work_so_far(limits: Limits, line: Any, requests: int, name: str) -> None:
-    """`stop_reason="limit"`, the last words, a valid history, and an event that names the limit."""
+async def test_limit_ends_the_run_with_its_result_so_far(limits: Limits, line: Any, requests: int, name: str) -> None:
+    """`stop_reason="limit"`, the last text, a valid history, and an event that names the limit."""
     provider = RecordingProvider(line)
     executor = executor_for(provider, look, limits=limits, clock=TickingClock())
     events, result = await collect(executor.execute_stream("go"))
@@ -46,9 +46,9 @@ async def test_a_limit_ends_the_run_with_the_work_so_far(limits: Limits, line: A
     assert [e.limit for e in events if isinstance(e, LimitReached)] == [name]
 
 
-async def test_an_unknown_price_is_not_taken_for_nothing() -> None:
-    """A limit in money can't be kept where nobody knows the price: the run goes on, its cost is unknown, and that is
-    said once."""
+async def test_unknown_price_does_not_count_as_zero() -> None:
+    """A cost limit can't be checked without a price: the run continues, its cost is unknown, and one warning is
+    emitted."""
     calls = [ModelReply(text="", calls=(call("look", n=n),), usage=Usage(requests=1, cost=None)) for n in (1, 2, 3)]
     events: list[Event] = []
     executor = executor_for(
@@ -60,8 +60,8 @@ async def test_an_unknown_price_is_not_taken_for_nothing() -> None:
     assert ["price" in event.text for event in events if isinstance(event, Warned)] == [True]
 
 
-async def test_what_has_a_price_is_limited_though_another_model_has_none() -> None:
-    """One unpriced reply does not lift the limit for all others."""
+async def test_cost_limit_applies_to_models_with_a_price() -> None:
+    """One reply without a price does not disable the limit for the others."""
     free = Agent("free", model=ScriptedProvider(ModelReply(text="go on", usage=Usage(requests=1, cost=None))), then="b")
     paid = ModelReply(calls=(call("look", n=1),), usage=Usage(requests=1, input_tokens=5, cost=0.02))
     dear = Agent("b", model=ScriptedProvider(lambda _: paid), tools=[look])
@@ -70,8 +70,8 @@ async def test_what_has_a_price_is_limited_though_another_model_has_none() -> No
     assert result.metrics.by_agent["b"].requests == 3
 
 
-async def test_seconds_end_a_run_that_hangs() -> None:
-    """The time of a tool or a model counts too; open calls are answered."""
+async def test_limit_of_seconds_ends_a_hanging_run() -> None:
+    """The time of tools and models counts; open calls get results."""
 
     async def hang() -> str:
         """Hang."""
@@ -97,8 +97,8 @@ async def test_seconds_end_a_run_that_hangs() -> None:
         ({"seconds": float("nan"), "cost_usd": True}, 2),
     ],
 )
-def test_limits_that_are_none_are_refused_at_once(given: dict[str, Any], problems: int) -> None:
-    """Every problem is named when the value is made."""
+def test_invalid_limits_are_refused_when_built(given: dict[str, Any], problems: int) -> None:
+    """The error lists every problem."""
     with pytest.raises(DefinitionError) as caught:
         Limits(**given)
 

@@ -1,4 +1,4 @@
-"""The whole tree of a run: budgets, limits, cancellation, failure and resume."""
+"""The tree of child runs: shared limits, cancellation, failure and resume."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.tools import CountedTools
 
 
 def busy(models: CheckedModels, name: str, usage: Usage | None = None, **given: Any) -> Agent:
-    """An agent that calls its tool for ever."""
+    """An agent that calls its tool forever."""
 
     def reply(request: ModelRequest) -> ModelReply:
         called = ToolCall(id=f"{name}{request.turn}", name="work")
@@ -32,8 +32,8 @@ def busy(models: CheckedModels, name: str, usage: Usage | None = None, **given: 
     return Agent(name, model=models.scripted(reply), tools=[CountedTools().tool("work")], **given)
 
 
-def fan(agents: Sequence[Agent], *, executor: dict[str, Any], **group: Any) -> CrewExecutor:
-    """An executor whose crew begins with a group of these agents."""
+def executor_of_group(agents: Sequence[Agent], *, executor: dict[str, Any], **group: Any) -> CrewExecutor:
+    """An executor whose crew starts with a group of these agents."""
     panel = Parallel("g", branches=[a for a in agents if a.name != "end"], **group)
     return CrewExecutor(Crew("c", agents=agents, groups=[panel], entry="g"), **executor)
 
@@ -42,21 +42,21 @@ def fan(agents: Sequence[Agent], *, executor: dict[str, Any], **group: Any) -> C
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_branches_can_not_spend_more_rounds_than_are_left(
-    models: CheckedModels, store: CheckedStore, count: int
-) -> None:
-    """What is left is split equally; a branch that has used its share stops with its work so far."""
+def test_branches_share_the_remaining_rounds(models: CheckedModels, store: CheckedStore, count: int) -> None:
+    """The remaining rounds are split equally; a branch that has used its share stops with its result so far."""
     agents = [busy(models, f"b{n}") for n in range(count)]
-    result = run_in_virtual_time(fan(agents, executor={"limits": Limits(rounds=20), "store": store}).execute("Goal."))
+    result = run_in_virtual_time(
+        executor_of_group(agents, executor={"limits": Limits(rounds=20), "store": store}).execute("Goal.")
+    )
     assert len(models.requests) == 20 // count * count
     assert all(branch.outcome == "limit" for branch in result.branches)
     assert result.output.count("(stopped at its limit) b") == count
 
 
-def test_leftovers_return_at_the_join(models: CheckedModels) -> None:
-    """A branch that needs little leaves the rest to whoever comes after it."""
+def test_unused_rounds_return_at_the_join(models: CheckedModels) -> None:
+    """The next agent can use the rounds that a branch left."""
     agents = [Agent("b", model=models.scripted("B.")), Agent("c", model=models.scripted("C.")), busy(models, "end")]
-    executor = fan(agents, executor={"limits": Limits(rounds=20)}, then="end")
+    executor = executor_of_group(agents, executor={"limits": Limits(rounds=20)}, then="end")
     result = run_in_virtual_time(executor.execute("Goal."))
     assert result.stop_reason == "limit"
     assert Counter(request.agent for request in models.requests) == {"b": 1, "c": 1, "end": 18}
@@ -64,14 +64,16 @@ def test_leftovers_return_at_the_join(models: CheckedModels) -> None:
 
 @pytest.mark.parametrize("limit", ["tokens", "cost_usd"])
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_branches_can_not_jointly_spend_more_than_the_budget_plus_one_call_each(
+def test_branches_exceed_the_budget_by_one_request_at_most(
     models: CheckedModels, store: CheckedStore, limit: str, count: int
 ) -> None:
-    """Tokens and money are split like rounds; the call that crosses the line is the last of its branch."""
+    """Tokens and cost are split like rounds; the request that exceeds the share is the last of its branch."""
     each = Usage(requests=1, input_tokens=70, output_tokens=30, cost=0.1)
     limits = Limits(tokens=1000) if limit == "tokens" else Limits(cost_usd=1.0)
     agents = [*(busy(models, f"b{n}", each) for n in range(count)), busy(models, "end", each)]
-    result = run_in_virtual_time(fan(agents, executor={"limits": limits, "store": store}, then="end").execute("Goal."))
+    result = run_in_virtual_time(
+        executor_of_group(agents, executor={"limits": limits, "store": store}, then="end").execute("Goal.")
+    )
 
     assert result.stop_reason == "limit"
     assert result.usage.total_tokens <= 1000 + 100 * count
@@ -80,8 +82,8 @@ def test_branches_can_not_jointly_spend_more_than_the_budget_plus_one_call_each(
     assert result.usage.requests == len(models.requests) >= 10
 
 
-def test_fans_within_fans_share_the_same_budget(models: CheckedModels, store: CheckedStore) -> None:
-    """However deep the tree, the whole of it stays within what the run was given."""
+def test_nested_groups_share_one_budget(models: CheckedModels, store: CheckedStore) -> None:
+    """The whole tree stays within the limits of the run."""
     deep = Agent("deep", model=models.scripted("Deeper."), then="g")
     crew = Crew("c", agents=[deep], groups=[Parallel("g", branches=[deep, deep])], entry="g")
     result = run_in_virtual_time(CrewExecutor(crew, limits=Limits(rounds=30), store=store).execute("Goal."))
@@ -90,8 +92,8 @@ def test_fans_within_fans_share_the_same_budget(models: CheckedModels, store: Ch
     assert result.stop_reason == "completed", "the join of branches that reached their limits is an answer"
 
 
-def test_a_budget_holds_across_a_pause(models: CheckedModels, store: CheckedStore) -> None:
-    """A resumed branch goes on with what was left of its share."""
+def test_budget_holds_across_a_pause(models: CheckedModels, store: CheckedStore) -> None:
+    """A resumed branch continues with the rest of its share."""
     ran = CountedTools()
 
     def reply(request: ModelRequest) -> Any:
@@ -99,21 +101,19 @@ def test_a_budget_holds_across_a_pause(models: CheckedModels, store: CheckedStor
 
     tools = [ran.tool("pay", approval=True), ran.tool("work")]
     agents = [Agent(name, model=models.scripted(reply), tools=tools) for name in "bc"]
-    executor = fan(agents, executor={"limits": Limits(rounds=10), "store": store})
+    executor = executor_of_group(agents, executor={"limits": Limits(rounds=10), "store": store})
     paused = run_in_virtual_time(executor.execute("Goal."))
     assert (len(paused.pauses), paused.usage.requests) == (2, 4)
     result = run_in_virtual_time(finish(executor, paused))
     assert (result.usage.requests, len(models.requests)) == (10, 10)
 
 
-def test_usage_and_metrics_tell_of_branches_that_are_still_under_way(
-    models: CheckedModels, store: CheckedStore
-) -> None:
-    """While a run is paused, its result says what everybody has spent so far; at the end nothing is counted twice."""
+def test_usage_includes_active_branches(models: CheckedModels, store: CheckedStore) -> None:
+    """The result of a paused run includes their usage; at the end nothing is counted twice."""
     ran = CountedTools()
     pays = Agent("pays", model=models.scripted(call("pay"), "Paid."), tools=[ran.tool("pay", approval=True)])
     looks = Agent("looks", model=models.scripted(call("look"), "Seen."), tools=[ran.tool("look")])
-    executor = fan([pays, looks], executor={"store": store})
+    executor = executor_of_group([pays, looks], executor={"store": store})
     paused = run_in_virtual_time(executor.execute("Goal."))
     assert paused.usage.requests == 3
     assert {name: usage.requests for name, usage in paused.metrics.by_agent.items()} == {"pays": 1, "looks": 2}
@@ -128,8 +128,8 @@ def test_usage_and_metrics_tell_of_branches_that_are_still_under_way(
 # ------------------------------------------------------------------------------------------ time
 
 
-def test_the_seconds_of_a_run_are_those_of_the_whole_tree(models: CheckedModels, store: CheckedStore) -> None:
-    """Branches use the time that is left, all at once; what was used before the fan-out is not counted twice."""
+def test_limit_of_seconds_covers_the_whole_tree(models: CheckedModels, store: CheckedStore) -> None:
+    """Branches share the remaining time concurrently; time before the fan-out is not counted twice."""
 
     async def a_minute(request: ModelRequest) -> None:
         await asyncio.sleep(60)
@@ -171,7 +171,7 @@ async def until(condition: Any) -> None:
 
 
 def test_cancel_ends_the_whole_tree(models: CheckedModels, store: CheckedStore) -> None:
-    """Every branch that began is told to have ended, nothing is left running, and what was spent is known."""
+    """Every branch that started is reported as ended, no task is left, and the usage is known."""
 
     async def story() -> RunResult:
         executor = deep_tree(models, store)
@@ -194,10 +194,8 @@ def test_cancel_ends_the_whole_tree(models: CheckedModels, store: CheckedStore) 
     assert {branch.run_id: len(branch.branches) for branch in result.branches} == {"r/b": 1, "r/c": 2, "r/f": 0}
 
 
-def test_a_run_whose_caller_is_cancelled_can_be_resumed_in_every_branch(
-    models: CheckedModels, store: CheckedStore
-) -> None:
-    """What was committed is not repeated; what was under way is asked once more."""
+def test_interrupted_run_resumes_in_every_branch(models: CheckedModels, store: CheckedStore) -> None:
+    """Committed work is not repeated; an interrupted request is sent again."""
 
     async def story() -> RunResult:
         executor = deep_tree(models, store)
@@ -221,10 +219,10 @@ def test_a_run_whose_caller_is_cancelled_can_be_resumed_in_every_branch(
     assert sorted(turn.split(":", 1)[1] for turn in models.turns) == ["b:1", "d:0", "e:0"]
 
 
-def test_a_paused_run_can_be_cancelled(models: CheckedModels, store: CheckedStore) -> None:
-    """Its pauses are gone with it, its calls are answered, and its branches are told to have ended."""
+def test_paused_run_with_branches_can_be_cancelled(models: CheckedModels, store: CheckedStore) -> None:
+    """Its pauses are dropped, its calls get results, and its branches are reported as ended."""
     pays = Agent("pays", model=models.scripted(call("pay")), tools=[CountedTools().tool("pay", approval=True)])
-    executor = fan([pays], executor={"store": store})
+    executor = executor_of_group([pays], executor={"store": store})
 
     async def story() -> None:
         paused = await executor.execute("Goal.", run_id="r")
@@ -240,8 +238,8 @@ def test_a_paused_run_can_be_cancelled(models: CheckedModels, store: CheckedStor
 # ------------------------------------------------------------------------------------------ failure and resume
 
 
-class Flaky:
-    """Fails as often as it is told to, then works."""
+class FailsSometimes:
+    """Fails the given number of times, then works."""
 
     def __init__(self, times: int) -> None:
         self.left = times
@@ -253,10 +251,10 @@ class Flaky:
 
 
 @pytest.mark.parametrize("on_error", ["fail_fast", Quorum(3)], ids=["fail_fast", "quorum"])
-def test_a_resume_after_a_failed_group_tries_only_what_failed(
+def test_resume_after_a_failed_group_repeats_only_failures(
     models: CheckedModels, store: CheckedStore, on_error: Any
 ) -> None:
-    """The branch that had finished is not asked again, the one that was stopped goes on where it stood."""
+    """A finished branch is not repeated; a stopped branch continues where it was."""
     ran, gate = CountedTools(), asyncio.Event()
 
     async def waits(request: ModelRequest) -> None:
@@ -267,11 +265,11 @@ def test_a_resume_after_a_failed_group_tries_only_what_failed(
         await asyncio.sleep(1)
         await flaky(request)
 
-    flaky = Flaky(1)
+    flaky = FailsSometimes(1)
     good = Agent("good", model=models.scripted(call("one"), "Good."), tools=[ran.tool("one")])
     bad = Agent("bad", model=models.scripted("Better.", before=later))
     slow = Agent("slow", model=models.scripted(call("two"), "Slow.", before=waits), tools=[ran.tool("two")])
-    executor = fan([good, bad, slow], executor={"store": store}, on_error=on_error)
+    executor = executor_of_group([good, bad, slow], executor={"store": store}, on_error=on_error)
 
     async def story() -> RunResult:
         with pytest.raises(BranchesFailed) as caught:
@@ -288,9 +286,9 @@ def test_a_resume_after_a_failed_group_tries_only_what_failed(
     assert ran.times == {"one": 1, "two": 1}
 
 
-def test_a_resume_reaches_a_failed_group_within_a_failed_group(models: CheckedModels, store: CheckedStore) -> None:
-    """What failed at the bottom is tried again, however deep it stands."""
-    flaky = Flaky(2)
+def test_resume_retries_a_failed_nested_group(models: CheckedModels, store: CheckedStore) -> None:
+    """The failed branch is retried at any depth."""
+    flaky = FailsSometimes(2)
     bad = Agent("bad", model=models.scripted("Better.", before=flaky))
     b = Agent("b", model=models.scripted("Go."), then="inner")
     groups = [Parallel(n, branches=[m], on_error="fail_fast") for n, m in [("outer", "b"), ("inner", "bad")]]
@@ -310,10 +308,8 @@ def test_a_resume_reaches_a_failed_group_within_a_failed_group(models: CheckedMo
     assert Counter(models.turns) == {"r/b:b:0": 1, "r/b/bad:bad:0": 3}
 
 
-def test_a_group_fails_while_another_branch_waits_and_both_go_on_after_resume(
-    models: CheckedModels, store: CheckedStore
-) -> None:
-    """A failure does not lose the pause: it is there in the result, and may be answered when the run is resumed."""
+def test_failed_group_keeps_the_pause_of_another_branch(models: CheckedModels, store: CheckedStore) -> None:
+    """The pause is in the result, and can be answered when the run is resumed."""
     ran = CountedTools()
     pays = Agent("pays", model=models.scripted(call("pay"), "Paid."), tools=[ran.tool("pay", approval=True)])
 
@@ -321,9 +317,9 @@ def test_a_group_fails_while_another_branch_waits_and_both_go_on_after_resume(
         await asyncio.sleep(1)
         await flaky(request)
 
-    flaky = Flaky(1)
+    flaky = FailsSometimes(1)
     bad = Agent("bad", model=models.scripted("Better.", before=later))
-    executor = fan([pays, bad], executor={"store": store}, on_error="fail_fast")
+    executor = executor_of_group([pays, bad], executor={"store": store}, on_error="fail_fast")
 
     async def story() -> RunResult:
         with pytest.raises(BranchesFailed) as caught:
@@ -339,11 +335,13 @@ def test_a_group_fails_while_another_branch_waits_and_both_go_on_after_resume(
     assert not any(isinstance(e, Paused) for e in store.events)
 
 
-def test_a_result_that_leads_to_a_failed_group_is_not_lost(models: CheckedModels, store: CheckedStore) -> None:
-    """A call that was made stays made: after a resume it is neither in doubt nor run again."""
+def test_result_before_a_failed_group_is_kept(models: CheckedModels, store: CheckedStore) -> None:
+    """After a resume the call is neither in doubt nor repeated."""
     ran = CountedTools()
     agents = [Agent(n, model=models.scripted(call("work"), "Done."), tools=[ran.tool("work")]) for n in "bc"]
-    executor = fan(agents, executor={"store": store, "limits": Limits(rounds=2)}, on_error="first_success")
+    executor = executor_of_group(
+        agents, executor={"store": store, "limits": Limits(rounds=2)}, on_error="first_success"
+    )
 
     async def story() -> RunResult:
         with pytest.raises(BranchesFailed, match="b: limit; c: limit") as caught:
@@ -358,20 +356,20 @@ def test_a_result_that_leads_to_a_failed_group_is_not_lost(models: CheckedModels
     assert not result.pauses
 
 
-def test_a_filter_that_raises_in_a_branch_fails_that_branch(models: CheckedModels, store: CheckedStore) -> None:
-    """Anybody's code may stand in a crew; its policy says what its failure means."""
+def test_raising_filter_fails_its_branch(models: CheckedModels, store: CheckedStore) -> None:
+    """The error policy of the group decides."""
 
     def broken(messages: Any) -> Any:
         raise RuntimeError("no such message")
 
     b = Agent("b", model=models.scripted(call("transfer_to_c")), handoffs=[handoff("c", history=broken)])
     c = Agent("c", model=models.scripted("C."))
-    result = run_in_virtual_time(fan([b, c], executor={"store": store}).execute("Goal."))
+    result = run_in_virtual_time(executor_of_group([b, c], executor={"store": store}).execute("Goal."))
     assert result.output == "[Results of g]\n## b\n(failed) RuntimeError: no such message\n\n## c\nC."
     assert [e.error_type for e in store.events if isinstance(e, RunFailed)] == ["RuntimeError"]
 
 
-class Stubborn(CheckedStore):
+class FailsOnce(CheckedStore):
     """Fails once, at the given commit."""
 
     def __init__(self, at: int) -> None:
@@ -387,12 +385,12 @@ class Stubborn(CheckedStore):
 
 
 @pytest.mark.parametrize("at", range(1, 7))
-def test_a_store_that_fails_in_a_branch_fails_the_run_and_no_branch(models: CheckedModels, at: int) -> None:
-    """What can't be stored is no branch's fault, whatever the policy; the run goes on from its last commit."""
-    store = Stubborn(at)
+def test_failing_store_fails_the_run_and_not_a_branch(models: CheckedModels, at: int) -> None:
+    """Whatever the error policy; the run resumes from its last commit."""
+    store = FailsOnce(at)
     tools = [CountedTools().tool("work", effect="read")]
     agents = [Agent(n, model=models.scripted(call("work"), f"{n}."), tools=tools) for n in "bc"]
-    executor = fan(agents, executor={"store": store})
+    executor = executor_of_group(agents, executor={"store": store})
 
     async def story() -> RunResult:
         with pytest.raises(RunError, match="disk full") as caught:
@@ -405,8 +403,8 @@ def test_a_store_that_fails_in_a_branch_fails_the_run_and_no_branch(models: Chec
     assert not store.violations
 
 
-def test_a_sibling_stopped_in_the_middle_of_a_commit_leaves_no_half_step(models: CheckedModels) -> None:
-    """The commit is carried through before the branch ends; versions go on without a gap."""
+def test_sibling_stopped_during_a_commit_completes_it(models: CheckedModels) -> None:
+    """The commit completes before the branch ends; versions have no gap."""
 
     class Slow(CheckedStore):
         async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
@@ -418,7 +416,7 @@ def test_a_sibling_stopped_in_the_middle_of_a_commit_leaves_no_half_step(models:
         Agent(n, model=models.scripted(call("work"), f"{n}."), tools=[CountedTools().tool("work")]) for n in "bcd"
     ]
     agents.append(Agent("end", model=models.scripted("End.")))
-    executor = fan(agents, executor={"store": store}, on_error="first_success", then="end", timeout=1000)
+    executor = executor_of_group(agents, executor={"store": store}, on_error="first_success", then="end", timeout=1000)
     assert run_in_virtual_time(executor.execute("Goal.")).output == "End."
     assert not store.violations
     assert [state.sequence for state in store.states] == sorted({state.sequence for state in store.states})

@@ -1,4 +1,4 @@
-"""When a model can't take a request: cut further, or fall back; both durable and visible."""
+"""A request that a model refuses as too long is cut further; a model that is down is replaced by its backup."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def reader(parts: int) -> Callable[[ModelRequest], object]:
 
 
 @pytest.mark.parametrize("named", [1500, None])
-async def test_a_window_that_nobody_knew_is_learned_and_kept(named: int | None) -> None:
-    """Law 6: after a refusal the next request is strictly smaller, and no later one outgrows the window again."""
+async def test_unknown_window_is_learned_from_the_refusal(named: int | None) -> None:
+    """Invariant 6: the next request is strictly smaller, and no later one exceeds the window."""
     model = NarrowProvider(reader(40), window=1500, named=named)
     executor = CrewExecutor(Agent("reader", model=model, tools=[read]), max_messages_per_request=200)
     events, result = await run_and_collect(executor, GOAL)
@@ -71,8 +71,8 @@ async def test_a_window_that_nobody_knew_is_learned_and_kept(named: int | None) 
     assert all(request.messages[0].text == GOAL for request in model.requests)
 
 
-async def test_each_try_is_strictly_smaller_and_the_third_is_the_mandatory_part() -> None:
-    """Law 6: three tries at the most, then an error that says what the request is made of."""
+async def test_each_attempt_after_a_refusal_is_smaller() -> None:
+    """Invariant 6: at most three more attempts, the last with the mandatory part alone, then an itemized error."""
     too_long = ContextTooLong("prompt is too long")
     model = RecordingProvider(*[call("read", part=n) for n in range(20)], lambda request: too_long)
     executor = CrewExecutor(Agent("reader", instructions="Read.", model=model, tools=[read]))
@@ -89,8 +89,8 @@ async def test_each_try_is_strictly_smaller_and_the_third_is_the_mandatory_part(
     assert caught.value.result.stop_reason == "failed"
 
 
-async def test_a_refusal_though_the_estimate_fitted_raises_the_estimate() -> None:
-    """A model that counts far higher than thought: its error says so before its first bill does."""
+async def test_refusal_of_a_fitting_request_raises_the_estimate() -> None:
+    """A model that counts more than estimated says so in its error, before the first bill."""
     lines = [call("read", part=n) for n in range(4)]
     long = ContextTooLong("prompt is too long: 90000 tokens > 50000 maximum", maximum=50_000)
     refusing = ScriptedProvider(lambda request: long if len(request.messages) > 3 else "All read.", model="dense")
@@ -106,8 +106,8 @@ async def test_a_refusal_though_the_estimate_fitted_raises_the_estimate() -> Non
     assert refusals[1].tokens > refusals[0].tokens / 2, "a third of the messages, each of which counts for more now"
 
 
-async def test_where_nothing_can_leave_the_first_refusal_is_final() -> None:
-    """A request that can't be made smaller is not sent again."""
+async def test_refusal_is_final_if_nothing_can_be_removed() -> None:
+    """The same request is not sent again."""
     model = NarrowProvider("never", window=1)
     executor = CrewExecutor(Agent("solo", model=model))
 
@@ -117,8 +117,9 @@ async def test_where_nothing_can_leave_the_first_refusal_is_final() -> None:
     assert len(model.requests) == 1
 
 
-async def test_the_backup_takes_over_for_the_rest_of_the_run() -> None:
-    """After the primary's retries its backup answers; the state knows, so that no later request asks the primary."""
+async def test_backup_takes_over_for_the_rest_of_the_run() -> None:
+    """After the retries of the primary the backup answers; the state stores it, and no later request goes to the
+    primary."""
     asked: list[int] = []
 
     def primary(request: ModelRequest) -> object:
@@ -147,8 +148,8 @@ async def test_the_backup_takes_over_for_the_rest_of_the_run() -> None:
     assert len(asked) == 4
 
 
-async def test_the_backup_takes_over_where_the_account_is_empty() -> None:
-    """Waiting would not help; a key that is wrong is told at once, because it is somebody's mistake."""
+async def test_backup_takes_over_if_the_quota_is_exceeded() -> None:
+    """A wrong key is an error at once, because it is a configuration mistake."""
     backup = ScriptedProvider("From the other account.", name="other")
     empty = Agent("solo", model=ScriptedProvider(QuotaExceeded("no credit left")), backup=backup)
     assert (await CrewExecutor(empty).execute("Go")).output == "From the other account."
@@ -158,8 +159,8 @@ async def test_the_backup_takes_over_where_the_account_is_empty() -> None:
         await CrewExecutor(wrong).execute("Go")
 
 
-async def test_the_backup_gets_a_view_for_its_own_window() -> None:
-    """Falling back to a smaller model cuts the view to what that one holds."""
+async def test_backup_gets_a_view_for_its_window() -> None:
+    """Falling back to a smaller model cuts the view further."""
     small = NarrowProvider(reader(30), window=1200)
     primary = ScriptedProvider(*[call("read", part=n) for n in range(15)], Unavailable("down"))
     agent = Agent("reader", model=primary, backup=small, tools=[read])
@@ -172,8 +173,8 @@ async def test_the_backup_gets_a_view_for_its_own_window() -> None:
     assert [gauge.window_source for gauge in gauges] == ["default", "learned"]
 
 
-async def test_without_a_backup_and_when_both_are_down_the_run_fails() -> None:
-    """A backup is tried once; its own failure is the run's."""
+async def test_run_fails_without_a_working_backup() -> None:
+    """A backup is tried once; its error is the error of the run."""
     down = ScriptedProvider(Unavailable("the first is down"))
 
     with pytest.raises(RunError, match="the first is down"):
@@ -185,8 +186,8 @@ async def test_without_a_backup_and_when_both_are_down_the_run_fails() -> None:
         await CrewExecutor(Agent("a", model=down, backup=other)).execute("Hello?")
 
 
-async def test_a_fallback_survives_a_crash() -> None:
-    """Law 10: the run that failed after its fallback goes on with the backup."""
+async def test_fallback_survives_a_crash() -> None:
+    """Invariant 10: a run that failed after its fallback resumes with the backup."""
     store = MemoryStore()
     down = [True]
 
@@ -205,7 +206,7 @@ async def test_a_fallback_survives_a_crash() -> None:
     assert result.output == "Answered."
 
 
-async def test_what_one_agent_learned_of_a_window_all_with_that_model_know() -> None:
+async def test_learned_window_applies_to_all_agents_of_the_model() -> None:
     """Also after a branch joined, and in the next run of the conversation."""
     model = NarrowProvider(reader(20), window=1_500, named=1_500)
     worker = Agent("worker", model=model, tools=[read])
@@ -219,8 +220,8 @@ async def test_what_one_agent_learned_of_a_window_all_with_that_model_know() -> 
     assert {g.window_source for ranks in again.state.token_budgets.values() for g in ranks} == {"learned"}
 
 
-async def test_a_state_from_before_gauges_were_told_goes_on() -> None:
-    """What is not in the state is taken from the plan: the agent's own number, or the default."""
+async def test_state_without_token_budgets_can_be_resumed() -> None:
+    """Missing values come from the plan: the number of the agent, or the default."""
     store = MemoryStore()
     agent = Agent(
         "a", model=ScriptedProvider(Unavailable("down"), name="openai", model="gpt-4o"), max_input_tokens=9_000

@@ -1,4 +1,4 @@
-"""Answers to pauses anywhere in the tree: which are pending, which are gone, and what an answer sets off."""
+"""Answers to pauses anywhere in the tree: pending, dropped, and their effects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.tools import CountedTools
 
 
 def payer(models: CheckedModels, ran: CountedTools, name: str, **given: Any) -> Agent:
-    """An agent that needs a person's word."""
+    """An agent that needs approval."""
     return Agent(
         name, model=models.scripted(call("pay"), f"{name} paid."), tools=[ran.tool("pay", approval=True)], **given
     )
@@ -30,8 +30,8 @@ async def later(request: ModelRequest) -> None:
     await asyncio.sleep(5)
 
 
-def test_several_pauses_are_answered_at_once(models: CheckedModels, store: CheckedStore) -> None:
-    """One resume may carry any number of answers, of any kind, for any place in the tree."""
+def test_several_pauses_are_answered_in_one_resume(models: CheckedModels, store: CheckedStore) -> None:
+    """One resume takes any number of answers, of any kind, for any place in the tree."""
     ran = CountedTools()
     asks = Agent(
         "asks", model=models.scripted("Which?", "Ok [GO]"), wait_for_signal=True, routes=[Route("[GO]", to=None)]
@@ -46,10 +46,8 @@ def test_several_pauses_are_answered_at_once(models: CheckedModels, store: Check
     assert ran.times == {"pay": 1}
 
 
-def test_an_answer_to_nothing_is_refused_with_what_is_pending_in_the_whole_tree(
-    models: CheckedModels, store: CheckedStore
-) -> None:
-    """Nothing is changed by it."""
+def test_unknown_pause_id_error_lists_all_pending_pauses(models: CheckedModels, store: CheckedStore) -> None:
+    """The state does not change."""
     ran = CountedTools()
     agents = [payer(models, ran, "b"), payer(models, ran, "c")]
     executor = CrewExecutor(Crew("c", agents=agents, groups=[Parallel("g", branches=agents)], entry="g"), store=store)
@@ -64,8 +62,8 @@ def test_an_answer_to_nothing_is_refused_with_what_is_pending_in_the_whole_tree(
     assert run_in_virtual_time(finish(executor, paused)).stop_reason == "completed"
 
 
-def test_a_resume_without_answers_waits_for_the_same(models: CheckedModels, store: CheckedStore) -> None:
-    """Nothing is asked again, nothing is lost."""
+def test_resume_without_answers_stays_paused(models: CheckedModels, store: CheckedStore) -> None:
+    """No request is sent, no pause is lost."""
     ran = CountedTools()
     agents = [payer(models, ran, "b"), Agent("c", model=models.scripted("C."))]
     executor = CrewExecutor(Crew("c", agents=agents, groups=[Parallel("g", branches=agents)], entry="g"), store=store)
@@ -77,10 +75,10 @@ def test_a_resume_without_answers_waits_for_the_same(models: CheckedModels, stor
 
 
 @pytest.mark.parametrize("answer", [False, True])
-def test_a_branch_that_ends_with_the_answer_joins_at_once(
+def test_branch_that_ends_with_its_answer_joins_at_once(
     models: CheckedModels, store: CheckedStore, answer: bool
 ) -> None:
-    """Its rounds are used up: declined, it ends in the same step in which it is answered, and the group goes on."""
+    """Its rounds are used up: declined, it ends in the step that answers it, and the group continues."""
     ran = CountedTools()
     agents = [
         payer(models, ran, "b"),
@@ -99,8 +97,8 @@ def test_a_branch_that_ends_with_the_answer_joins_at_once(
     assert len(store.snapshots) - commits == (4 if answer else 2)
 
 
-def test_a_called_agent_that_ends_with_the_answer_returns_at_once(models: CheckedModels, store: CheckedStore) -> None:
-    """The same for an agent called as a tool: its caller is asked next."""
+def test_called_agent_that_ends_with_its_answer_returns(models: CheckedModels, store: CheckedStore) -> None:
+    """The same for an agent that was called as a tool: its caller gets the next request."""
     ran = CountedTools()
     clerk = payer(models, ran, "clerk")
     calls = [call("ask_clerk", request="Help.")] * 2
@@ -111,8 +109,8 @@ def test_a_called_agent_that_ends_with_the_answer_returns_at_once(models: Checke
     assert (result.output, len(result.branches)) == ("So be it.", 2)
 
 
-def test_a_pause_is_gone_with_the_branch_that_was_not_needed(models: CheckedModels, store: CheckedStore) -> None:
-    """The first success ends the others; an answer that comes too late is refused."""
+def test_pause_of_a_stopped_branch_is_dropped(models: CheckedModels, store: CheckedStore) -> None:
+    """The first success ends the other branches; a later answer is refused."""
     ran = CountedTools()
     ask = Agent("ask", model=models.scripted("Which?"), wait_for_signal=True)
     slow = Agent("slow", model=models.scripted("Slow.", before=later))
@@ -132,8 +130,8 @@ def test_a_pause_is_gone_with_the_branch_that_was_not_needed(models: CheckedMode
     assert not ran.times
 
 
-def test_a_pause_within_a_branch_that_failed_is_gone(models: CheckedModels, store: CheckedStore) -> None:
-    """A branch that failed takes along what waited within it; other branches' pauses are untouched."""
+def test_pause_inside_a_failed_branch_is_dropped(models: CheckedModels, store: CheckedStore) -> None:
+    """The pauses of other branches stay."""
     ran = CountedTools()
     inner = [payer(models, ran, "deep"), Agent("bad", model=models.scripted(ValueError("boom"), before=later))]
     outer = [Agent("fans", model=models.scripted("Go."), then="inner"), payer(models, ran, "other")]
@@ -151,10 +149,10 @@ def test_a_pause_within_a_branch_that_failed_is_gone(models: CheckedModels, stor
 
 
 @pytest.mark.parametrize("what", ["full", "text_only", "last", "none"])
-def test_a_filter_on_the_way_to_a_group_holds_in_each_branch(
+def test_handoff_filter_to_a_group_applies_to_each_branch(
     models: CheckedModels, store: CheckedStore, what: Any
 ) -> None:
-    """What crosses is the same for all branches, and holds when one of them was decoded and resumed."""
+    """The same messages cross to all branches, also after a resume."""
     ran = CountedTools()
     lead = Agent(
         "lead",
@@ -175,8 +173,8 @@ def test_a_filter_on_the_way_to_a_group_holds_in_each_branch(
         assert transcript_lines(first)[-3].endswith("transfer_to_g({})")
 
 
-def test_a_conversation_goes_on_after_a_join(models: CheckedModels) -> None:
-    """The result of a run with branches is the history of the next, which may fan out again."""
+def test_conversation_continues_after_a_join(models: CheckedModels) -> None:
+    """The result of a run with branches is the history of the next run, which can fan out again."""
     lead = Agent("lead", model=models.scripted(lambda request: "Go."), then="g")
     b = Agent("b", model=models.scripted(lambda request: f"b sees {len(request.messages)}."))
     crew = Crew("c", agents=[lead, b], groups=[Parallel("g", branches=[b, b])])

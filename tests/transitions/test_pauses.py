@@ -1,4 +1,4 @@
-"""Pauses: a run that waits for a person is a value, and only the right answer moves it."""
+"""A paused run is a stored value that only a valid answer changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.tools import look
 
 
 class Office:
-    """A tool that needs approval, and what it sent."""
+    """A tool that needs approval, and the messages it sent."""
 
     def __init__(self, approval: Any = "always") -> None:
         self.sent: list[str] = []
@@ -39,8 +39,8 @@ async def paused(office: Office, *calls: Any, provider: Any = None) -> tuple[Cre
     return executor, result, provider
 
 
-async def test_a_call_that_needs_approval_waits() -> None:
-    """Nothing is sent before a person agrees; the others are run meanwhile; then it is sent once."""
+async def test_call_that_needs_approval_waits() -> None:
+    """The other calls run meanwhile; after the approval it runs once."""
     office = Office()
     executor, result, provider = await paused(office, call("send", to="Ada"), call("look", n=1))
     assert result.stop_reason == "paused"
@@ -57,8 +57,8 @@ async def test_a_call_that_needs_approval_waits() -> None:
 
 
 @pytest.mark.parametrize("answer", [False, "too early", "run again", "skip"])
-async def test_a_declined_call_is_told_to_the_model(answer: Any) -> None:
-    """False, or a reason in words, whatever the words are: it is not sent."""
+async def test_declined_call_becomes_an_error_result(answer: Any) -> None:
+    """False, or any text as the reason: the tool does not run."""
     office = Office()
     executor, result, provider = await paused(office, call("send", to="Ada"))
     await executor.resume("r", {result.pauses[0].id: answer})
@@ -69,8 +69,8 @@ async def test_a_declined_call_is_told_to_the_model(answer: Any) -> None:
     assert office.sent == []
 
 
-async def test_a_run_goes_on_only_when_everything_is_answered() -> None:
-    """Two approvals may be answered one by one; a resume without an answer changes nothing."""
+async def test_run_continues_when_every_pause_is_answered() -> None:
+    """Two approvals can be answered one by one; a resume without an answer changes nothing."""
     office = Office()
     executor, result, _ = await paused(office, call("send", to="Ada"), call("send", to="Bob"))
     one, two = result.pauses
@@ -83,8 +83,8 @@ async def test_a_run_goes_on_only_when_everything_is_answered() -> None:
     assert office.sent == ["Bob", "Ada"]
 
 
-async def test_an_unknown_pause_is_an_error_that_lists_the_pending_ones() -> None:
-    """Nothing is changed by it, also where another answer is right."""
+async def test_unknown_pause_error_lists_the_pending_ones() -> None:
+    """The state does not change, even if another answer is valid."""
     office = Office()
     executor, result, _ = await paused(office, call("send", to="Ada"))
     pause = result.pauses[0]
@@ -102,8 +102,8 @@ async def test_an_unknown_pause_is_an_error_that_lists_the_pending_ones() -> Non
 
 
 @pytest.mark.parametrize("answer", [None, 1, 0, [], {"done": 1}, "", " ", "\0", "\ud800", b"yes", "x" * 10_001])
-async def test_an_answer_of_another_kind_is_refused(answer: Any) -> None:
-    """The error says what is accepted; the pause stays."""
+async def test_answer_of_the_wrong_type_is_refused(answer: Any) -> None:
+    """The error names the accepted answers; the pause stays."""
     office = Office()
     executor, result, _ = await paused(office, call("send", to="Ada"))
 
@@ -116,8 +116,8 @@ async def test_an_answer_of_another_kind_is_refused(answer: Any) -> None:
 @pytest.mark.parametrize(
     "answer", [True, "", "perhaps", {}, {"done": 1, "more": 2}, {"done": object()}, None, ["skip"]]
 )
-async def test_what_is_in_doubt_takes_its_own_answers_only(answer: Any) -> None:
-    """done(result), run again or skip; a result must be something that can be written down."""
+async def test_call_in_doubt_accepts_three_answers(answer: Any) -> None:
+    """done(result), run again or skip; a result must be JSON."""
     office = Office("never")
     store = JsonStore(crash_after=3)
     lines = [call("send", to="Ada"), "done"]
@@ -132,8 +132,8 @@ async def test_what_is_in_doubt_takes_its_own_answers_only(answer: Any) -> None:
         await executor.resume("r", {result.pauses[0].id: answer})
 
 
-async def test_approval_may_depend_on_the_arguments() -> None:
-    """A function of the arguments decides; one that fails is told to the model."""
+async def test_approval_can_depend_on_the_arguments() -> None:
+    """A function of the arguments decides; if it fails, the model gets an error result."""
     office = Office(lambda to: to == "Ada")
     _, result, _ = await paused(office, call("send", to="Ada"), call("send", to="Bob"))
     assert office.sent == ["Bob"]
@@ -151,8 +151,8 @@ async def test_approval_may_depend_on_the_arguments() -> None:
         Office(slow)
 
 
-async def test_a_reply_without_a_signal_waits_for_the_user() -> None:
-    """`wait_for_signal`: the reply is shown, the answer is checked, the goal stays what it was."""
+async def test_reply_without_a_signal_waits_for_the_user() -> None:
+    """`wait_for_signal`: the pause shows the reply, the answer is validated, the goal stays."""
     provider = RecordingProvider("Which order?", "Order 17 is on its way. [DONE]")
     agent = solo(provider, wait_for_signal=True, routes=[Route("[DONE]", to=None)])
     executor = CrewExecutor(agent, max_messages_per_request=3, store=JsonStore())
@@ -173,8 +173,8 @@ async def test_a_reply_without_a_signal_waits_for_the_user() -> None:
     assert [m.text for m in provider.shown[1]] == ["Where is it?", "Which order?", "17"]  # type: ignore[union-attr]
 
 
-async def test_a_paused_run_s_history_is_ready_for_another_run() -> None:
-    """Calls that are open belong to the paused run; the next one does not see them."""
+async def test_history_of_a_paused_run_has_no_open_calls() -> None:
+    """Open calls belong to the paused run; the next run does not see them."""
     _, result, _ = await paused(Office(), call("send", to="Ada"))
     assert [m.role for m in result.history] == ["user"]
     other = executor_for(RecordingProvider(lambda request: f"{len(request.messages)} messages"), look)
@@ -182,8 +182,8 @@ async def test_a_paused_run_s_history_is_ready_for_another_run() -> None:
     assert (await other.execute("something else", history=list(result.history))).output == "2 messages"
 
 
-async def test_a_run_is_carried_on_by_one_at_a_time() -> None:
-    """A second resume of a run that is under way is refused; an unknown run too."""
+async def test_second_resume_of_an_active_run_is_refused() -> None:
+    """So is the resume of an unknown run."""
     gate, started = asyncio.Event(), asyncio.Event()
 
     @tool(approval="always")
@@ -209,8 +209,8 @@ async def test_a_run_is_carried_on_by_one_at_a_time() -> None:
         await executor.resume("r")
 
 
-async def test_a_run_that_is_being_cancelled_is_not_carried_on_meanwhile() -> None:
-    """Whoever comes second is told so at once, not in the middle of a step."""
+async def test_resume_during_a_cancel_is_refused() -> None:
+    """The second caller gets the error at once, not in the middle of a step."""
     office = Office()
     executor, result, provider = await paused(office, call("send", to="Ada"))
     cancelling = asyncio.ensure_future(executor.cancel("r"))

@@ -1,4 +1,4 @@
-"""Routes, `then` and `wait_for_signal`: where a plain reply leads."""
+"""Routes, `then` and `wait_for_signal`: what follows a plain reply."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ READINGS: dict[str, tuple[str, list[Route], str | None]] = {
 
 
 @pytest.mark.parametrize("reading", READINGS)
-async def test_how_a_signal_is_read(models: CheckedModels, store: CheckedStore, reading: str) -> None:
-    """Exactly, then without case, then with white space folded; in the order of the routes."""
+async def test_matching_of_signals(models: CheckedModels, store: CheckedStore, reading: str) -> None:
+    """Exactly, then without case, then with collapsed white space; in the order of the routes."""
     text, routes, expected = READINGS[reading]
     members = [Agent("a", model=models.scripted(text), routes=routes)]
 
@@ -49,8 +49,8 @@ async def test_how_a_signal_is_read(models: CheckedModels, store: CheckedStore, 
     assert result.output == ("Panel." if to_panel else text)
 
 
-async def test_a_signal_counts_only_in_the_plain_reply_of_the_agent_it_belongs_to(models: CheckedModels) -> None:
-    """Not in what the user, a tool or another agent wrote, and not beside a call."""
+async def test_signal_counts_only_in_a_reply_of_its_agent(models: CheckedModels) -> None:
+    """Not in text of the user, a tool or another agent, and not in a reply with calls."""
 
     @tool
     def read() -> str:
@@ -72,10 +72,8 @@ async def test_a_signal_counts_only_in_the_plain_reply_of_the_agent_it_belongs_t
     assert not models.requests_of("x")
 
 
-async def test_a_route_to_an_agent_adds_one_user_message_which_names_both(
-    models: CheckedModels, store: CheckedStore
-) -> None:
-    """So that the next request ends with a user message; it is counted like any other."""
+async def test_route_adds_one_user_message_with_both_names(models: CheckedModels, store: CheckedStore) -> None:
+    """The next request ends with a user message, which counts in the limit."""
     a = Agent("a", model=models.scripted("[B]"), routes=[Route("[B]", to="b")])
     result = await CrewExecutor(Crew("c", agents=[a, Agent("b", model=models.scripted("B."))]), store=store).execute(
         "Goal."
@@ -86,15 +84,15 @@ async def test_a_route_to_an_agent_adds_one_user_message_which_names_both(
     assert len(result.transcript) == 4
 
 
-async def test_a_route_to_nowhere_ends_the_run_with_the_reply(models: CheckedModels) -> None:
-    """`to=None` is the end, whatever `then` and `wait_for_signal` say."""
+async def test_route_to_none_ends_the_run(models: CheckedModels) -> None:
+    """`to=None` ends the run despite `then` and `wait_for_signal`."""
     a = Agent("a", model=models.scripted("That's it. [done]"), routes=[DONE], then="b", wait_for_signal=True)
     result = await CrewExecutor(Crew("c", agents=[a, Agent("b", model=models.scripted("B."))])).execute("Goal.")
     assert (result.stop_reason, result.output) == ("completed", "That's it. [done]")
 
 
-async def test_a_chain_of_then_goes_from_reply_to_reply(models: CheckedModels, store: CheckedStore) -> None:
-    """Each request after the first ends with a user message that passes the work on."""
+async def test_chain_of_then(models: CheckedModels, store: CheckedStore) -> None:
+    """Each request after the first ends with a user message that passes control."""
     agents = [
         Agent(n, model=models.scripted(f"{n} was here."), then=t) for n, t in [("a", "b"), ("b", "c"), ("c", None)]
     ]
@@ -105,8 +103,8 @@ async def test_a_chain_of_then_goes_from_reply_to_reply(models: CheckedModels, s
     assert len(result.transcript) == 6
 
 
-async def test_a_loop_of_then_ends_at_a_route_or_at_the_limit(models: CheckedModels) -> None:
-    """A writer and a critic go round until one of them says so, or until the rounds are used up."""
+async def test_loop_of_then_ends_at_a_route_or_the_limit(models: CheckedModels) -> None:
+    """Writer and critic alternate until a signal or the limit of rounds."""
     writer = Agent("writer", model=models.scripted(lambda r: f"Draft {r.turn + 1}."), then="critic")
 
     def critic(says: Any) -> Agent:
@@ -121,10 +119,8 @@ async def test_a_loop_of_then_ends_at_a_route_or_at_the_limit(models: CheckedMod
     assert (result.stop_reason, result.output) == ("limit", "Draft 3.")
 
 
-async def test_a_reply_without_a_signal_waits_for_the_user_where_asked_to(
-    models: CheckedModels, store: CheckedStore
-) -> None:
-    """`wait_for_signal`: the pause carries the agent's words, the answer is a user message, the goal stays."""
+async def test_wait_for_signal_pauses_for_the_user(models: CheckedModels, store: CheckedStore) -> None:
+    """The pause holds the reply, the answer is a user message, the goal stays."""
     a = Agent(
         "a",
         model=models.scripted("Which order?", "And the date?", "Thanks. [DONE]"),
@@ -144,8 +140,8 @@ async def test_a_reply_without_a_signal_waits_for_the_user_where_asked_to(
     assert [t for t in shown if t.startswith("user")] == ["user: Where is it?", "user: 17", "user: Monday"]
 
 
-async def test_a_group_may_stand_wherever_an_agent_may(models: CheckedModels, store: CheckedStore) -> None:
-    """As entry, handoff target, route target and `then`; a way to a group adds no message of its own."""
+async def test_group_can_be_used_like_an_agent(models: CheckedModels, store: CheckedStore) -> None:
+    """As entry, handoff target, route target and `then`; the way to a group adds no message."""
 
     def crew(**ways: Any) -> Crew:
         a = Agent("a", model=models.scripted(ways.pop("says", "Plain.")), **ways.pop("a", {}))
@@ -170,26 +166,26 @@ async def test_a_group_may_stand_wherever_an_agent_may(models: CheckedModels, st
     assert transcript_lines(models.requests[-1].messages) == ["user: Goal.", f"user: {joined}"]
 
 
-class Verdict(BaseModel):
+class Review(BaseModel):
     """A typed answer."""
 
     good: bool
 
 
-async def test_a_typed_agent_that_routes_or_fans_out_gives_words_and_one_that_answers_its_type(
+async def test_only_an_answer_has_the_output_type(
     models: CheckedModels,
 ) -> None:
-    """Only an answer is of the agent's type; a signal or a join that ends the run is text."""
-    typed = {"output": Verdict, "routes": [Route("[STOP]", to=None)]}
+    """A signal or a join that ends the run is text."""
+    typed = {"output": Review, "routes": [Route("[STOP]", to=None)]}
     assert (
         await CrewExecutor(Agent("a", model=models.scripted("[STOP]"), **typed)).execute("Goal.")
     ).output == "[STOP]"
     answer = await CrewExecutor(Agent("a", model=models.scripted('{"good": true}'), **typed)).execute("Goal.")
-    assert answer.output == Verdict(good=True)
+    assert answer.output == Review(good=True)
     crew = Crew(
         "c",
         agents=[
-            Agent("a", model=models.scripted('{"good": true}'), output=Verdict, then="g"),
+            Agent("a", model=models.scripted('{"good": true}'), output=Review, then="g"),
             Agent("b", model=models.scripted("B.")),
         ],
         groups=[Parallel("g", branches=["b"])],

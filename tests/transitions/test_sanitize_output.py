@@ -1,4 +1,4 @@
-"""Answers without what models leak into them, where that is asked for; nothing is lost in the transcript."""
+"""`sanitize_output` removes leaked reasoning tags from answers; the transcript keeps the original."""
 
 from pathlib import Path
 
@@ -31,8 +31,8 @@ from crew.transitions.sanitize_output import sanitize_output
         ("", ""),
     ],
 )
-def test_what_is_meant(said: str, meant: str) -> None:
-    """Code is left alone, and so is a tag that is only spoken of."""
+def test_leaked_tags_are_removed(said: str, meant: str) -> None:
+    """Code blocks, and tags that the text only mentions, stay."""
     assert sanitize_output(said) == meant
 
 
@@ -42,8 +42,8 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=30).map("".join))
-def test_plain_words_stay(text: str) -> None:
-    """What has neither tags nor NULs loses white space only."""
+def test_plain_text_stays(text: str) -> None:
+    """Text without tags and NUL characters loses outer white space only."""
     assert "\0" not in sanitize_output(text)
 
     if "<t" not in text and "</t" not in text:
@@ -51,7 +51,7 @@ def test_plain_words_stay(text: str) -> None:
 
 
 class Colour(BaseModel):
-    """An answer with a shape."""
+    """A structured answer."""
 
     name: str
 
@@ -59,8 +59,8 @@ class Colour(BaseModel):
 SAID = "<think>[DONE]? no</think>\n\nBlue.  \n"
 
 
-async def test_the_output_is_tidy_and_the_transcript_is_whole() -> None:
-    """On the executor, for all agents."""
+async def test_output_is_sanitized_and_the_transcript_is_not() -> None:
+    """Set on the executor, it applies to all agents."""
     agent = Agent("painter", model=ScriptedProvider(SAID))
     plain = await CrewExecutor(agent).execute("Which colour?")
     tidy = await CrewExecutor(agent, sanitize_output=True).execute("Which colour?")
@@ -68,8 +68,8 @@ async def test_the_output_is_tidy_and_the_transcript_is_whole() -> None:
     assert tidy.transcript[-1].text == tidy.history[-1].text == SAID
 
 
-async def test_an_agent_may_say_otherwise() -> None:
-    """Either way, and also as a branch of a group."""
+async def test_agent_setting_overrides_the_executor() -> None:
+    """In both directions, also in a branch."""
     tidy = Agent("tidy", model=ScriptedProvider(SAID), sanitize_output=True)
     raw = Agent("raw", model=ScriptedProvider(SAID), sanitize_output=False)
     assert (await CrewExecutor(tidy).execute("Go")).output == "Blue."
@@ -79,8 +79,8 @@ async def test_an_agent_may_say_otherwise() -> None:
     assert [branch.output for branch in result.branches] == ["Blue.", SAID]
 
 
-async def test_a_signal_that_was_only_thought_of_leads_nowhere() -> None:
-    """Routes and schemas read what was said, not what was thought."""
+async def test_signal_inside_reasoning_is_ignored() -> None:
+    """Routes and output schemas read the sanitized text."""
     other = Agent("other", model=ScriptedProvider("Never asked."))
     agent = Agent("painter", model=ScriptedProvider(SAID), routes=[Route("[DONE]", to=other)])
     crew = Crew("studio", agents=[agent, other])
@@ -88,8 +88,8 @@ async def test_a_signal_that_was_only_thought_of_leads_nowhere() -> None:
     assert (await CrewExecutor(crew, sanitize_output=True).execute("Go")).output == "Blue."
 
 
-async def test_a_shape_is_read_after_the_thinking() -> None:
-    """Without a second question."""
+async def test_structured_output_is_read_after_the_reasoning() -> None:
+    """No repair request is sent."""
     model = ScriptedProvider('<think>{"name": 1}</think>{"name": "blue"}')
     agent = Agent("painter", model=model, output=Colour, sanitize_output=True)
     result = await CrewExecutor(agent).execute("Which colour?")
@@ -97,8 +97,8 @@ async def test_a_shape_is_read_after_the_thinking() -> None:
     assert result.usage.requests == 1
 
 
-async def test_a_file_may_ask_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the executor and for an agent; shapes are written as tools are."""
+async def test_configuration_file_can_set_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the executor and for an agent, with an output type by name."""
     (tmp_path / "colours.py").write_text("from pydantic import BaseModel\n\nclass Colour(BaseModel):\n    name: str\n")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "config.yaml").write_text(
@@ -132,8 +132,8 @@ crews:
         ),
     ],
 )
-def test_a_shape_that_is_none_is_refused(said: str, problem: str, tmp_path: Path) -> None:
-    """With the agent, the place and the value."""
+def test_invalid_output_type_in_a_file_is_refused(said: str, problem: str, tmp_path: Path) -> None:
+    """The error names the agent, the place and the value."""
     path = tmp_path / "config.yaml"
     path.write_text(f"crews: {{studio: {{agents: {{painter: {{model: 'scripted:Hi', {said}}}}}}}}}\n")
 

@@ -1,4 +1,4 @@
-"""Names that look like a tool's are not that tool's."""
+"""A call runs a tool only if its name is exactly the tool's name."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from crew.messages import ToolCall
 @pytest.mark.parametrize(
     "name", ["look up", "look.up", "Look_up", "look_up ", " look_up", "lооk_up", "look/up", "look_up\n"]
 )
-async def test_a_name_that_only_looks_like_a_tool_runs_nothing(name: str) -> None:
-    """Case, spaces, punctuation, other scripts: the model is told the right name, and nothing runs."""
+async def test_similar_tool_name_runs_nothing(name: str) -> None:
+    """Case, spaces, punctuation, other scripts: the error names the right tool, and nothing runs."""
     ran: list[int] = []
 
     @tool

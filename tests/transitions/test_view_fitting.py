@@ -1,4 +1,4 @@
-"""Views: valid, bounded, with the goal and the newest in them, and still between their moves."""
+"""Views are valid, bounded, contain the goal and the newest messages, and keep their prefix between cuts."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def manifests(events: Sequence[Event]) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One random run: what is called step by step, and under which limits."""
+class RandomRun:
+    """A random run: the calls of each step, and the limits."""
 
     steps: list[list[int]]
     policy: Any
@@ -64,7 +64,7 @@ policies = st.one_of(
     st.builds(Unbounded),
 )
 runs = st.builds(
-    Setting,
+    RandomRun,
     steps=st.lists(st.lists(st.integers(0, 120), min_size=1, max_size=4), min_size=4, max_size=25),
     policy=st.one_of(
         st.builds(Rolling),
@@ -85,8 +85,8 @@ runs = st.builds(
 
 @given(runs)
 @settings(max_examples=60)
-def test_every_view_is_valid_bounded_and_holds_still(run: Setting) -> None:
-    """Laws 1, 2, 3, 5 on every request: whatever the policies and limits, and under every profile."""
+def test_every_view_is_valid_bounded_and_stable(run: RandomRun) -> None:
+    """Invariants 1, 2, 3 and 5 for every request, with any policies and limits, on every profile."""
 
     def step(request: ModelRequest) -> Any:
         if request.turn >= len(run.steps):
@@ -128,8 +128,8 @@ def test_every_view_is_valid_bounded_and_holds_still(run: Setting) -> None:
 # ---------------------------------------------------------------------------------------------------- the default
 
 
-async def test_no_run_outgrows_its_window_though_nobody_configured_anything() -> None:
-    """At four fifths of the window the view is cut to half, and then holds still."""
+async def test_default_run_stays_within_its_window() -> None:
+    """At four fifths of the window the view is cut to half, and then stays until the next cut."""
     model = RecordingProvider(reader(60, words=60))
     agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000)
     events, result = await run_and_collect(CrewExecutor(agent, history="unbounded"))
@@ -145,8 +145,8 @@ async def test_no_run_outgrows_its_window_though_nobody_configured_anything() ->
     assert result.metrics.tokens_saved > 20 * 4_000
 
 
-async def test_the_window_of_a_registered_model_is_known_and_told() -> None:
-    """Explicit, else registered, else 128,000; the manifest says which."""
+async def test_window_comes_from_the_registry() -> None:
+    """Explicit, else registered, else 128,000; the manifest names the source."""
     named = ScriptedProvider("Hello.", name="openai", model="gpt-4o")
     events, _ = await run_and_collect(CrewExecutor(Agent("a", model=named)))
     explicit, _ = await run_and_collect(CrewExecutor(Agent("a", model=named, max_input_tokens=9_000)))
@@ -159,8 +159,8 @@ async def test_the_window_of_a_registered_model_is_known_and_told() -> None:
     ]
 
 
-async def test_the_reply_has_room_in_the_window() -> None:
-    """What the settings ask for as output is kept free."""
+async def test_output_tokens_are_reserved_in_the_window() -> None:
+    """The output limit of the settings is kept free."""
 
     model = RecordingProvider(reader(30, words=60), name="openai", model="gpt-4")
     settings = ModelSettings(max_output_tokens=4_000)
@@ -177,8 +177,8 @@ def _in_transcript(result: RunResult) -> list[Any]:
 # ---------------------------------------------------------------------------------------------------- parameters
 
 
-async def test_max_history_size_is_never_exceeded_and_cut_to_half() -> None:
-    """The cut falls to half, and is then held until the limit is reached again."""
+async def test_max_history_size_cuts_to_half() -> None:
+    """The limit is never exceeded, and the cut holds until the limit is reached again."""
     model = RecordingProvider(reader(60))
     events, _ = await run_and_collect(
         CrewExecutor(Agent("reader", model=model, tools=[read])), parameters=RequestParameters(max_history_size=20)
@@ -191,8 +191,8 @@ async def test_max_history_size_is_never_exceeded_and_cut_to_half() -> None:
     assert all(manifest.messages <= 11 for manifest in moved)
 
 
-async def test_max_tokens_is_never_exceeded_on_the_bill() -> None:
-    """The limit holds for what was billed, not only for what was estimated."""
+async def test_max_tokens_holds_for_the_billed_tokens() -> None:
+    """Not only for the estimate."""
     model = RecordingProvider(reader(60, words=80))
     events, result = await run_and_collect(
         CrewExecutor(Agent("reader", model=model, tools=[read])), parameters=RequestParameters(max_tokens=2_500)
@@ -201,8 +201,8 @@ async def test_max_tokens_is_never_exceeded_on_the_bill() -> None:
     assert max(manifest.tokens_billed for manifest in manifests(events)) <= 2_500
 
 
-async def test_max_tokens_below_the_system_prompt_says_so() -> None:
-    """What can never fit is an error that names its parts."""
+async def test_max_tokens_below_the_instructions_is_an_error() -> None:
+    """The error names the parts of the request."""
     agent = Agent("reader", instructions="Read with care. " * 100, model=ScriptedProvider("x"), tools=[read])
 
     with pytest.raises(ContextOverflow, match="max_tokens must accommodate the system prompt") as caught:
@@ -214,8 +214,8 @@ async def test_max_tokens_below_the_system_prompt_says_so() -> None:
 @pytest.mark.parametrize(
     "parameters", [RequestParameters(max_tokens=300), RequestParameters(max_history_size=2)], ids=["tokens", "size"]
 )
-async def test_a_mandatory_part_above_a_limit_is_itemised(parameters: RequestParameters) -> None:
-    """Law 6: only then, and it says what the part is made of."""
+async def test_overflow_of_a_limit_is_itemized(parameters: RequestParameters) -> None:
+    """Invariant 6: only if the mandatory part exceeds the limit; the error lists its parts."""
     agent = Agent("reader", model=ScriptedProvider(reader(3, words=200)), tools=[read])
 
     with pytest.raises(ContextOverflow, match="mandatory part") as caught:
@@ -225,8 +225,8 @@ async def test_a_mandatory_part_above_a_limit_is_itemised(parameters: RequestPar
     assert kinds[-2:] == ["user", "exchange"]
 
 
-async def test_a_mandatory_part_above_a_known_window_is_itemised() -> None:
-    """A window that is known is not tried against better knowledge."""
+async def test_overflow_of_a_known_window_is_itemized() -> None:
+    """No request is sent."""
     model = RecordingProvider(reader(3, words=400))
     agent = Agent("reader", model=model, tools=[read], max_input_tokens=600)
 
@@ -236,8 +236,8 @@ async def test_a_mandatory_part_above_a_known_window_is_itemised() -> None:
     assert len(model.requests) == 1
 
 
-def test_instructions_that_fill_the_window_fail_when_the_executor_is_built() -> None:
-    """Fail fast: no run could ever work."""
+def test_instructions_above_the_window_fail_when_built() -> None:
+    """No run could work."""
     agent = Agent("a", instructions="word " * 900, model=ScriptedProvider("x"), max_input_tokens=1_000)
 
     with pytest.raises(DefinitionError, match=r"instructions and tools of agent 'a' hold about .* instructions: "):
@@ -257,8 +257,8 @@ def test_instructions_that_fill_the_window_fail_when_the_executor_is_built() -> 
 # ---------------------------------------------------------------------------------------------------- policies
 
 
-async def test_truncate_keeps_the_first_message_and_says_what_is_missing() -> None:
-    """The marker stands between the first user message and the tail, and its number only grows."""
+async def test_truncate_keeps_the_first_message_and_a_marker() -> None:
+    """The marker follows the first user message, and its count only grows."""
     model = RecordingProvider(reader(60, words=60))
     agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000)
     events, result = await run_and_collect(
@@ -279,8 +279,8 @@ async def test_truncate_keeps_the_first_message_and_says_what_is_missing() -> No
     assert {m.moved_by for m in manifests(events)} == {"first request", "", "truncate"}
 
 
-async def test_old_results_are_masked_in_batches_and_keep_their_ids() -> None:
-    """At twice as many the older half reads [Omitted]; count and ids are those of before."""
+async def test_old_results_are_masked_in_batches() -> None:
+    """At twice the number to keep, the older half becomes [Omitted]; the count and the ids stay."""
     model = RecordingProvider(reader(20))
     agent = Agent("reader", model=model, tools=[read], history=MaskToolResults(keep_recent=3))
     events, result = await run_and_collect(CrewExecutor(agent), "Read it.")
@@ -301,8 +301,8 @@ async def test_old_results_are_masked_in_batches_and_keep_their_ids() -> None:
     assert OMITTED not in [r.text for m in result.transcript if isinstance(m, ToolMessage) for r in m.results]
 
 
-async def test_a_policy_on_an_agent_is_for_its_own_view() -> None:
-    """The shared history, and what other agents see, are as they were."""
+async def test_policy_of_an_agent_changes_only_its_view() -> None:
+    """The shared history and the views of other agents stay."""
     second = RecordingProvider("Summed up.")
     first = Agent("first", model=ScriptedProvider(reader(12)), tools=[read], then="second", history=Rolling(limit=8))
     crew = Crew("pair", agents=[first, Agent("second", model=second)])
@@ -313,7 +313,7 @@ async def test_a_policy_on_an_agent_is_for_its_own_view() -> None:
 
 
 class Forgetful:
-    """Somebody's own policy, and a bad one: it would keep nothing but the third group, and mask everything."""
+    """A bad custom policy: it keeps only the third group and masks everything."""
 
     name = "forgetful"
 
@@ -322,8 +322,8 @@ class Forgetful:
         return PruneDecision(kept=tuple(history[2:3]), masked=ids, reason="a bad day")
 
 
-async def test_a_users_own_policy_cant_break_a_view() -> None:
-    """Goal and newest stay, requests are valid; the newest results stay readable."""
+async def test_custom_policy_cannot_break_a_view() -> None:
+    """The goal and the newest messages stay, requests are valid, the newest results stay readable."""
     model = RecordingProvider(reader(9))
     agent = Agent("reader", model=model, tools=[read], history=Forgetful())
     _, result = await run_and_collect(CrewExecutor(agent), "Read it.")
@@ -359,8 +359,8 @@ async def test_unrelated_attributes_of_a_view_policy_change_nothing() -> None:
     assert sent[0] == sent[1]
 
 
-async def test_a_chain_on_the_executor_is_split_by_where_its_members_work() -> None:
-    """Those that bound the history bound it; those that shape views shape every agent's."""
+async def test_chain_is_split_into_history_and_view_policies() -> None:
+    """Members that bound the history apply to it; members that shape views apply to every agent."""
     mask = MaskToolResults(keep_recent=2)
     for members, name in [((Rolling(limit=12), mask), "rolling"), ((Rolling(), Rolling(limit=12), mask), "chain")]:
         model = RecordingProvider(reader(20))
@@ -370,8 +370,8 @@ async def test_a_chain_on_the_executor_is_split_by_where_its_members_work() -> N
         assert set(result.metrics.by_policy) == {name, "mask_tool_results"}
 
 
-async def test_an_agents_policy_with_no_room_says_so() -> None:
-    """A bound that not even the mandatory part keeps is an overflow, not a broken request."""
+async def test_agent_policy_below_the_mandatory_part_overflows() -> None:
+    """The error is an overflow, not an invalid request."""
     agent = Agent("reader", model=ScriptedProvider(reader(3)), tools=[read], history=Rolling(limit=3))
 
     with pytest.raises(ContextOverflow, match="more than the limit of 3 of the policy"):
@@ -384,7 +384,7 @@ async def test_an_agents_policy_with_no_room_says_so() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: Truncate(target=0.9), lambda: MaskToolResults(keep_recent=-1)])
-def test_policies_refuse_numbers_that_mean_nothing(make: Any) -> None:
+def test_view_policies_refuse_invalid_options(make: Any) -> None:
     """A policy is checked when it is built."""
     with pytest.raises(DefinitionError):
         make()
@@ -393,8 +393,8 @@ def test_policies_refuse_numbers_that_mean_nothing(make: Any) -> None:
 # ---------------------------------------------------------------------------------------------------- the rest
 
 
-async def test_a_limit_is_warned_of_once_a_run() -> None:
-    """A history that is pruned in blocks comes near its limit again and again; one warning is enough."""
+async def test_warning_near_a_limit_is_emitted_once() -> None:
+    """A history that is pruned in blocks comes near its limit repeatedly; one warning is enough."""
     model = ScriptedProvider(reader(60, words=60))
     agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000)
     executor = CrewExecutor(agent, max_messages_per_request=20, limits=Limits(rounds=70))
@@ -406,8 +406,8 @@ async def test_a_limit_is_warned_of_once_a_run() -> None:
     assert {"max_messages_per_request", "max_history_size", "limits.rounds"} <= set(texts)
 
 
-async def test_a_conversation_goes_on_with_its_views() -> None:
-    """The next run begins with the same front: cuts, masks and counts come along."""
+async def test_views_continue_in_the_next_run() -> None:
+    """The next run starts with the same prefix: cuts, masks and counts are kept."""
     model = RecordingProvider(reader(30, words=60))
     agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000)
     executor = CrewExecutor(agent, history="unbounded")
@@ -423,8 +423,8 @@ async def test_a_conversation_goes_on_with_its_views() -> None:
     )
 
 
-async def test_branches_see_through_views_of_their_own() -> None:
-    """A branch cuts its own view; what it learned of a window stays when it joins."""
+async def test_branches_have_separate_views() -> None:
+    """A branch cuts its view; a learned window stays when it joins."""
     branch = RecordingProvider(reader(12, words=60))
     narrow = Agent("narrow", model=branch, tools=[read], max_input_tokens=2_000)
     group = Parallel("group", branches=[narrow], then="end")
@@ -438,8 +438,8 @@ async def test_branches_see_through_views_of_their_own() -> None:
     )
 
 
-async def test_a_handoff_filter_and_a_cut_hold_together(store: CheckedStore) -> None:
-    """What crossed is fixed at the handoff; the cut then moves within it."""
+async def test_cut_applies_within_the_handoff_filter(store: CheckedStore) -> None:
+    """The filter is fixed at the handoff; the cut moves within it."""
     second = RecordingProvider(reader(14, words=60))
     target = Agent("second", model=second, tools=[read], max_input_tokens=2_500)
     first = Agent(
@@ -455,8 +455,8 @@ async def test_a_handoff_filter_and_a_cut_hold_together(store: CheckedStore) -> 
     assert all(not validate(request.messages) for request in second.requests)
 
 
-async def test_a_counter_of_ones_own_is_used_and_caching_can_be_switched_off() -> None:
-    """The door counts every message that comes in, is replied or returned; without caching, each time anew."""
+async def test_custom_token_counter_and_cache_setting() -> None:
+    """The counter counts every new message once; with caching off, every time."""
 
     class Words:
         def __init__(self) -> None:
@@ -484,8 +484,8 @@ async def test_a_counter_of_ones_own_is_used_and_caching_can_be_switched_off() -
         assert counter.texts.count("one two three") == times
 
 
-async def test_usage_that_is_not_billed_teaches_nothing() -> None:
-    """A provider without usage leaves the estimates as they were."""
+async def test_missing_usage_leaves_the_estimates_unchanged() -> None:
+    """A provider without usage does not calibrate."""
     silent = ScriptedProvider(ModelReply(text="Hi.", usage=Usage(requests=1, output_tokens=1)))
     result = await CrewExecutor(Agent("a", model=silent)).execute("Hello")
     assert result.state.calibrations == {}

@@ -1,4 +1,4 @@
-"""What is of a wrong kind is refused when it is given, in words that name it."""
+"""Arguments of a wrong type are refused where they are passed, with their value."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from crew.interfaces import PolicyOptions
 
 MODEL = ScriptedProvider("Fine.")
 AGENT = Agent("a", model=MODEL)
-any_: Any = lambda given: given  # noqa: E731 - hides wrong kinds from the type checker, as a user without one would
+any_: Any = lambda given: given  # noqa: E731 - hides wrong types from the type checker
 
 
 class Odd:
-    """A policy whose limit is a text."""
+    """A policy whose limit is a string."""
 
     name, options, prune = "odd", PolicyOptions(limit=any_("many")), print
 
@@ -40,7 +40,7 @@ class Vague:
 
 
 class Waits:
-    """An observer that wants to be awaited."""
+    """An async observer, which is not supported."""
 
     async def __call__(self, event: object) -> None: ...
 
@@ -48,7 +48,7 @@ class Waits:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: CrewExecutor(any_("desk")), "crew must be a Crew or an Agent, not 'desk'"),
+        (lambda: CrewExecutor(any_("support")), "crew must be a Crew or an Agent, not 'support'"),
         (lambda: CrewExecutor(AGENT, store=any_("runs.db")), r"SQLiteStore\('runs.db'\), not 'runs.db'"),
         (lambda: CrewExecutor(AGENT, limits=any_({"rounds": 3})), r"limits must be Limits\(...\), not {'rounds': 3}"),
         (lambda: CrewExecutor(AGENT, parameters=any_(5)), "parameters must be RequestParameters"),
@@ -88,14 +88,14 @@ class Waits:
         ),
     ],
 )
-def test_a_wrong_kind_is_told_when_it_is_given(make: Callable[[], object], words: str) -> None:
-    """Not later, from inside, as an AttributeError."""
+def test_an_argument_of_a_wrong_type_is_refused(make: Callable[[], object], words: str) -> None:
+    """When the object is built, not later as an AttributeError."""
     with pytest.raises(DefinitionError, match=words):
         make()
 
 
-async def test_parameters_and_answers_of_a_run_are_checked_too() -> None:
-    """They come from the caller, so it is the input that is refused."""
+async def test_parameters_and_answers_of_a_run_are_checked() -> None:
+    """They are input of a run, so the error is `InvalidInput`."""
     executor = CrewExecutor(AGENT)
 
     with pytest.raises(InvalidInput, match=r"mapping such as {result.pauses\[0\].id: True}, not True"):

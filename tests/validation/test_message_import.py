@@ -1,4 +1,4 @@
-"""Histories of other makes become our messages."""
+"""Histories in OpenAI and Anthropic formats are converted to messages."""
 
 from __future__ import annotations
 
@@ -103,6 +103,6 @@ PIXEL = {"type": "base64", "media_type": "image/gif", "data": "R0lGOD"}
         ([UserMessage("ours", id="u")], [UserMessage("ours", id="u")]),
     ],
 )
-def test_openai_and_anthropic_formats_are_read(history: list[Any], messages: list[Message]) -> None:
-    """Chat, Responses and Messages formats, and our own values, in one list."""
+def test_openai_and_anthropic_formats_are_converted(history: list[Any], messages: list[Message]) -> None:
+    """Chat Completions, Responses and Messages formats, and message objects."""
     assert list(InputValidator().check("hi", history=history)) == messages

@@ -1,4 +1,4 @@
-"""The validator: what may come in, and everything that is wrong at once."""
+"""`InputValidator` accepts valid input and reports all violations of invalid input."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ BAD: list[tuple[str, dict[str, Any], list[str]]] = [
         },
         ["message"],
     ),
-    ("our message with a number", {"history": [UserMessage(5)]}, ["type"]),  # type: ignore[arg-type]
-    ("our calls of another type", {"history": [AssistantMessage("a", calls=[1])]}, ["message"]),  # type: ignore[arg-type]
-    ("our results as text", {"history": [ToolMessage("a")]}, ["message"]),  # type: ignore[arg-type]
-    ("our results without", {"history": [ToolMessage(None)]}, ["message"]),  # type: ignore[arg-type]
-    ("our images as text", {"history": [UserMessage("a", images="b")]}, ["message"]),  # type: ignore[arg-type]
-    ("our id of another type", {"history": [SystemMessage("a", id=5)]}, ["message"]),  # type: ignore[arg-type]
+    ("message object with a number", {"history": [UserMessage(5)]}, ["type"]),  # type: ignore[arg-type]
+    ("message object with calls of another type", {"history": [AssistantMessage("a", calls=[1])]}, ["message"]),  # type: ignore[arg-type]
+    ("message object with results as text", {"history": [ToolMessage("a")]}, ["message"]),  # type: ignore[arg-type]
+    ("message object without results", {"history": [ToolMessage(None)]}, ["message"]),  # type: ignore[arg-type]
+    ("message object with images as text", {"history": [UserMessage("a", images="b")]}, ["message"]),  # type: ignore[arg-type]
+    ("message object with an id of another type", {"history": [SystemMessage("a", id=5)]}, ["message"]),  # type: ignore[arg-type]
     (
-        "our call id of another type",
+        "message object with a call id of another type",
         {
             "history": [
                 AssistantMessage(calls=(ToolCall(id=5, name="f"),))  # type: ignore[arg-type]
@@ -118,8 +118,8 @@ BAD: list[tuple[str, dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("given", "rules"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-async def test_every_violation_is_named_at_once(given: dict[str, Any], rules: list[str]) -> None:
-    """Nothing runs, and the error holds everything that is wrong, in words that can be read anywhere."""
+async def test_all_violations_are_reported(given: dict[str, Any], rules: list[str]) -> None:
+    """Nothing runs; the error holds all violations, and its text is valid UTF-8."""
     executor = executor_for("scripted:hello")
 
     with pytest.raises(InvalidInput) as caught:
@@ -133,7 +133,7 @@ async def test_every_violation_is_named_at_once(given: dict[str, Any], rules: li
 
 
 def test_there_are_at_least_forty_bad_inputs() -> None:
-    """The list above is the specification; it does not shrink unseen."""
+    """The list above is the specification; cases must not disappear."""
     assert len(BAD) >= 40
 
 
@@ -152,7 +152,7 @@ def test_there_are_at_least_forty_bad_inputs() -> None:
         {"history": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]},
     ],
 )
-async def test_what_is_within_the_limits_is_accepted(given: dict[str, Any]) -> None:
+async def test_input_at_the_limits_is_accepted(given: dict[str, Any]) -> None:
     """The limits are inclusive."""
     result = await executor_for("scripted:hello").execute(**{"input": "hi", **given})
     assert result.output == "hello"
@@ -165,15 +165,15 @@ def violations(validator: InputValidator, **given: Any) -> list[tuple[str, int |
     return [(v.rule, v.index) for v in caught.value.violations]
 
 
-def test_an_index_is_that_of_the_given_history() -> None:
-    """Items that become one message, or two, don't move the numbers of those behind them."""
+def test_an_index_refers_to_the_given_history() -> None:
+    """Items that are merged into one message, or split into two, do not shift later indices."""
     asked = {**ASKED, "tool_calls": [*CALLS, {**CALLS[0], "id": "b"}]}
     history = [USER, asked, FOUND, {**FOUND, "tool_call_id": "b"}, {"role": "user", "content": "\0"}, 5]
     assert violations(InputValidator(), history=history) == [("message", 5), ("control", 4)]
 
 
-def test_broken_pairs_are_refused_where_the_validator_says_so() -> None:
-    """By default they are mended; `tool_pairs="refuse"` names them, with the index of the item."""
+def test_tool_pairs_refuse_reports_broken_pairs() -> None:
+    """By default they are repaired; `tool_pairs="refuse"` reports them with the index of the item."""
     strict = InputValidator(tool_pairs="refuse")
     assert strict.check("hi", history=[USER, ASKED, FOUND])
     assert strict.check("hi") == ()
@@ -188,8 +188,7 @@ def test_broken_pairs_are_refused_where_the_validator_says_so() -> None:
     assert InputValidator().check("hi", history=[orphan]) == (orphan,)
 
 
-def test_the_limits_are_options() -> None:
-    """A stricter or a more generous validator is a value."""
+def test_the_limits_can_be_changed() -> None:
     tight = InputValidator(max_query_chars=1, max_history_messages=1, max_message_chars=1)
     assert tight.check("x", history=[{"role": "user", "content": "y"}])
 
