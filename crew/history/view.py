@@ -56,6 +56,17 @@ class View:
     last_tokens_appended: int = 0
     moved_by: str = ""
 
+    @property
+    def shows_everything(self) -> bool:
+        """Whether nothing was hidden, masked or filtered yet."""
+        return not (
+            self.handoff_position
+            or self.hidden_before
+            or self.masked_before
+            or self.masked_positions
+            or self.truncated_count
+        )
+
     def for_next_run(self) -> View:
         """This view at the beginning of another run of the conversation: the agent's own model is tried again."""
         return replace(self, active_model="primary", overflow_count=0)
@@ -198,6 +209,10 @@ class RequestView:
     @classmethod
     def of(cls, history: History, view: View) -> RequestView:
         """What this view shows of this history."""
+        if view.shows_everything:
+            entries = history.entries
+            return cls(entries=entries, sent=entries, codes=entry_codes(entries, view), size=history.size)
+
         entries = visible_entries(history, view)
         sent = with_marker(entries, view)
         return cls(entries=entries, sent=sent, codes=entry_codes(sent, view), size=entries_size(sent, history))
