@@ -1,4 +1,4 @@
-"""`CrewExecutor`: the public face, and the one place where the rooms are joined."""
+"""`CrewExecutor`: the public API, and the one place where the packages are joined."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from crew.messages import Message, UserMessage
 from crew.providers.pool import ProviderPool
 from crew.providers.retrying import RetryPolicy
 from crew.runs.events import Resumed, RunStarted
-from crew.runs.interfaces import Observer, ObserverFactory, RunStore
+from crew.runs.interfaces import Observer, ObserverFactory, RunStore, commits_immediately
 from crew.runs.parameters import Limits, RequestParameters
 from crew.runs.result import RunResult
 from crew.runs.state import RunState
@@ -42,20 +42,28 @@ from crew.telemetry.metrics import MetricValue
 from crew.telemetry.setup import current_telemetry, telemetry_from_settings
 from crew.transitions.plan import check_system_messages_fit, check_view_policies, compile_plan, resolve_budget
 from crew.transitions.result import continue_from
-from crew.validation.executor_arguments import answers_as_dict, check_answers, check_arguments, parameters_or_default
+from crew.validation.executor_arguments import answers_as_dict, check_answers, check_arguments, check_parameters
 from crew.validation.validator import InputValidator
 
 HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
 
 
 class CrewExecutor:
-    """Runs a crew, any number of times at once; nothing is shared between runs.
+    """Runs a crew, any number of times concurrently; runs share no state.
 
-    `max_messages_per_request` bounds the history after every append (50 where nothing else is said), `prune_to` says
-    how far a pruning cuts (half of it), `history` which policy decides what stays, `retry` how often and how long a
-    model that can't be reached is asked again. With `sanitize_output` answers come out without thinking tags, NULs and
-    stray white space (an agent may say otherwise; the transcript keeps all). `telemetry` says who watches (what
-    `crew.telemetry.configure` or the environment set up, where nothing is given), `secrets` what nobody may see.
+    max_messages_per_request  the bound of the history after every append; the default is the policy's, mostly 50.
+    prune_to                  the size to which a pruning cuts; the default is half of the bound.
+    history                   the policy that decides which messages stay.
+    sanitize_output           remove thinking tags, NULs and surplus white space from outputs. An agent may override it;
+                              the transcript keeps replies as they are.
+    limits, parameters        defaults of every run.
+    store                     persists runs; the default keeps them in memory.
+    validator                 checks input, history and answers.
+    observers                 are called with every event.
+    counter                   counts tokens, instead of each model's tokenizer.
+    retry                     how often a model request is repeated after an outage.
+    telemetry                 the default is what `crew.telemetry.configure` or the environment set up.
+    secrets                   texts that are removed from messages, logs and traces.
     """
 
     def __init__(
@@ -88,6 +96,7 @@ class CrewExecutor:
         self._meter = TokenMeter(plan=self.plan, counter=counter)
         self._limits = limits or Limits()
         self._store: RunStore = store if store is not None else MemoryStore()
+        self._commits_immediately = commits_immediately(self._store)
         self._validator = validator or InputValidator()
         self._observers = tuple(observers)
         self._parameters = parameters or RequestParameters()
@@ -111,18 +120,18 @@ class CrewExecutor:
 
     @classmethod
     def from_config(cls, path: str | Path, crew: str | Crew | Agent, **changes: Any) -> Self:
-        """An executor as a configuration file describes it; `crew` is one that the file defines, or an object.
+        """An executor with the settings of a configuration file; `crew` is the name of a crew in it, or an object.
 
-        Whatever the constructor takes can be given here too, and wins over the file.
+        `changes` are arguments of the constructor; they override the file.
         """
         settings = load(path)
-        chosen = build_crew(settings, crew, str(path)) if isinstance(crew, str) else crew
-        described = executor_options(settings, str(path))
+        selected = build_crew(settings, crew, str(path)) if isinstance(crew, str) else crew
+        options = executor_options(settings, str(path))
 
         if settings.telemetry is not None and "telemetry" not in changes:
-            described["telemetry"] = telemetry_from_settings(settings.telemetry)
+            options["telemetry"] = telemetry_from_settings(settings.telemetry)
 
-        return cls(chosen, **(described | changes))
+        return cls(selected, **(options | changes))
 
     # ------------------------------------------------------------------------------------------ running
 
@@ -135,7 +144,7 @@ class CrewExecutor:
         run_id: str | None = None,
         deps: Any = None,
     ) -> RunResult:
-        """Run the crew on this input to its end, its pause or its limit."""
+        """Run the crew on this input until it is finished, paused, or stopped by a limit."""
         return await self._stream(input, history, agent, parameters, run_id, deps, streams=False).drain()
 
     def execute_stream(
@@ -147,7 +156,7 @@ class CrewExecutor:
         run_id: str | None = None,
         deps: Any = None,
     ) -> EventStream:
-        """The same run, watched as it happens."""
+        """The same run as a stream of events."""
         return self._stream(input, history, agent, parameters, run_id, deps, streams=True)
 
     def execute_sync(
@@ -159,27 +168,27 @@ class CrewExecutor:
         run_id: str | None = None,
         deps: Any = None,
     ) -> RunResult:
-        """The same run for scripts and notebooks; inside a running event loop it works on a thread of its own."""
+        """The same run for scripts and notebooks; inside a running event loop it runs on another thread."""
         stream = self._stream(input, history, agent, parameters, run_id, deps, streams=False)
         return run_sync(stream)
 
     async def resume(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> RunResult:
-        """Carry on a run that was paused, interrupted or failed; nothing whose result was committed is repeated."""
+        """Continue a run that was paused, interrupted or failed; nothing whose result was committed is repeated."""
         return await self._resume_stream(run_id, answers, deps, streams=False).drain()
 
     def resume_stream(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> EventStream:
-        """The same, watched as it happens."""
+        """The same as a stream of events."""
         return self._resume_stream(run_id, answers, deps, streams=True)
 
     async def cancel(self, run_id: str) -> None:
-        """End a run, under way or paused; it returns with `stop_reason="cancelled"` and a valid history."""
+        """Cancel a run that is under way or paused; it returns with `stop_reason="cancelled"` and a valid history."""
         if await self._active_runs.cancel(run_id):
             return
 
         stored = await self._store.load(run_id)
 
         if await self._active_runs.cancel(run_id):
-            return  # somebody carried it on meanwhile
+            return  # it was resumed in the meantime
 
         async with self._active_runs.claim(run_id):
             run, _ = self._active_run(stored.state, lambda event: None, None, streams=False, resumes=True)
@@ -187,12 +196,12 @@ class CrewExecutor:
             await self._active_runs.cancel_inactive(run)
 
     async def aclose(self) -> None:
-        """Stop what is under way (it can be resumed), close every connection, and send what telemetry still holds."""
+        """Stop active runs, which stay resumable, close all connections, and flush telemetry."""
         await self._active_runs.aclose()
         await self._current_telemetry().flush()
 
     def metrics(self) -> dict[str, MetricValue]:
-        """What this executor's runs came to so far, by the metric's name."""
+        """The metrics of all runs of this executor so far, by name."""
         return self._executor_telemetry.metrics()
 
     async def __aenter__(self) -> Self:
@@ -204,7 +213,7 @@ class CrewExecutor:
     ) -> None:
         await self.aclose()
 
-    # ------------------------------------------------------------------------------------------ beginning
+    # ------------------------------------------------------------------------------------------ starting
 
     def _stream(
         self,
@@ -217,49 +226,61 @@ class CrewExecutor:
         *,
         streams: bool,
     ) -> EventStream:
-        told = parameters_or_default(parameters, self._parameters)
-        state, started = self._start_state(input, history, agent, run_id, keep=told.enable_token_caching)
-        state = replace(state, parameters=told)
+        chosen = self._parameters if parameters is None else check_parameters(parameters)
+        state, started = self._start_state(input, history, agent, chosen, run_id)
 
         async def work(publish: Publish) -> RunResult:
-            run, trace = self._active_run(state, publish, deps, streams=streams)
-            return await self._active_runs.run(run, replace(started, traceparent=trace))
+            run, traceparent = self._active_run(state, publish, deps, streams=streams)
+            return await self._active_runs.run(run, replace(started, traceparent=traceparent))
 
         return EventStream(work)
 
     def _start_state(
-        self, input: str | UserMessage, history: HistoryInput, agent: str | None, run_id: str | None, *, keep: bool
+        self,
+        input: str | UserMessage,
+        history: HistoryInput,
+        agent: str | None,
+        parameters: RequestParameters,
+        run_id: str | None,
     ) -> tuple[RunState, RunStarted]:
-        goal = scrub_value(
-            self._executor_telemetry.scrub, input if isinstance(input, UserMessage) else UserMessage(input)
+        scrubber = self._executor_telemetry.scrub
+        goal = scrub_value(scrubber, input if isinstance(input, UserMessage) else UserMessage(input))
+        given = () if history is None or isinstance(history, RunResult) else scrub_value(scrubber, history)
+        imported = self._validator.check(goal.text, history=given, agent=agent, run_id=run_id)
+        name, id = self._entry(agent), run_id or uuid.uuid4().hex
+        state = RunState(
+            run_id=id,
+            conversation_id=id,
+            crew=self.plan.crew.name,
+            agent=name,
+            limits=self._limits,
+            parameters=parameters,
         )
-        before = (
-            ()
-            if history is None or isinstance(history, RunResult)
-            else scrub_value(self._executor_telemetry.scrub, history)
-        )
-        given = self._validator.check(goal.text, history=before, agent=agent, run_id=run_id)
-        start = self._entry(agent)
-        id = run_id or uuid.uuid4().hex
-        state = RunState(run_id=id, conversation_id=id, crew=self.plan.crew.name, agent=start, limits=self._limits)
 
         if isinstance(history, RunResult):
             state = continue_from(state, history.state)
 
-        mended = repair(rename_duplicate_ids((*state.history.messages, *given, goal))[len(state.history.entries) :])
-        check_system_messages_fit(self.plan, (*state.history.messages, *mended.messages))
-        entry = self.plan.agents.get(start)
+        before = state.history.messages
+        repaired = repair(rename_duplicate_ids((*before, *imported, goal))[len(before) :])
+        check_system_messages_fit(self.plan, (*before, *repaired.messages))
+        entry = self.plan.agents.get(name)
         counter = ESTIMATOR if entry is None else self._meter.counter_for(entry.model)
-        tokens = tuple(count_message_tokens(message, counter, keep=keep) for message in mended.messages)
-        started = RunStarted(run_id=id, messages=mended.messages, tokens=tokens, repairs=mended.changes)
-        return state, replace(started, token_budgets=self._meter.token_budgets)
+        keep = parameters.enable_token_caching
+        started = RunStarted(
+            run_id=id,
+            messages=repaired.messages,
+            tokens=tuple([count_message_tokens(message, counter, keep=keep) for message in repaired.messages]),
+            repairs=repaired.changes,
+            token_budgets=self._meter.token_budgets,
+        )
+        return state, started
 
     def _entry(self, agent: str | None) -> str:
-        name = agent or self.plan.crew.entry_name
+        name = agent or self.plan.entry
 
         if name not in self.plan.agents and name not in self.plan.groups:
             known = suggest(name, [*self.plan.agents, *self.plan.groups])
-            text = f"There is no agent {name!r} in the crew {self.plan.crew.name!r}. {known}"
+            text = f"The crew {self.plan.crew.name!r} has no agent {name!r}. {known}"
             raise InvalidInput([Violation(rule="agent", text=text, value=name)])
 
         return name
@@ -285,22 +306,22 @@ class CrewExecutor:
     def _active_run(
         self, state: RunState, publish: Publish, deps: Any, *, streams: bool, resumes: bool = False
     ) -> tuple[ActiveRun, str]:
-        """A run under watch, and the trace that it is watched in."""
-        scrub = self._executor_telemetry.scrub_for(deps)
-        state = scrub_value(scrub, state)  # others may have left there what they did not know to be a secret
-        watch = self._executor_telemetry.start_run(state, resumes=resumes)
+        """A run with its observers, and the W3C traceparent of its trace."""
+        scrubber = self._executor_telemetry.scrub_for(deps)
+        state = scrub_value(scrubber, state)  # an earlier process may not have known all secrets
+        telemetry = self._executor_telemetry.start_run(state, resumes=resumes)
         others = observers_for_run(self._observers, self.plan.crew, state, resumes=resumes)
-        watching = Observers(state.run_id, (watch, *others), publish, scrub)
         run = ActiveRun(
             plan=self.plan,
             state=state,
             store=self._store,
             clock=self._clock,
-            observers=watching,
-            scrubber=scrub,
+            observers=Observers(state.run_id, (telemetry, *others), publish, scrubber),
+            scrubber=scrubber,
             providers=self._pool,
             meter=self._meter,
             deps=deps,
             wants_deltas=streams,
+            commits_immediately=self._commits_immediately,
         )
-        return run, watch.traceparent
+        return run, telemetry.traceparent

@@ -273,8 +273,13 @@ class Usage:
             cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
-            cost=None if self.cost is None or other.cost is None else self.cost + other.cost,
+            cost=add_costs(self.cost, other.cost),
         )
+
+
+def add_costs(cost: float | None, other: float | None) -> float | None:
+    """The sum of two costs; None if one is unknown."""
+    return None if cost is None or other is None else cost + other
 
 
 class Transcript(Sequence[Message]):

@@ -1,4 +1,4 @@
-"""Several at once, and none left behind."""
+"""Concurrency tools: run several coroutines, run a function on a daemon thread, wait in spite of cancellation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crew.errors import describe
 
 
 async def wait_until_done(task: asyncio.Future[Any]) -> bool:
-    """Wait until this is done, whatever happens meanwhile; whether somebody cancelled the wait."""
+    """Wait until this future is done, even if the wait is cancelled; returns whether it was."""
     cancelled = False
 
     while not task.done():
@@ -25,7 +25,7 @@ async def wait_until_done(task: asyncio.Future[Any]) -> bool:
 
 
 async def run_all(working: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all of them to their end; the first error cancels the others and is raised as it is."""
+    """Run all coroutines to their end; the first error cancels the others and is raised without a group."""
     coroutines = list(working)
 
     if len(coroutines) == 1:
@@ -38,10 +38,10 @@ async def run_all(working: Iterable[Coroutine[Any, Any, None]]) -> None:
         async with asyncio.TaskGroup() as group:
             for coroutine in coroutines:
                 group.create_task(coroutine)
-    except BaseExceptionGroup as errors:  # unpacked here and raised below: callers handle one error, not groups
+    except BaseExceptionGroup as errors:  # callers handle single errors: the first one is raised below
         first = errors.exceptions[0]
 
-    # Raised out here, the error keeps the cause that it came with.
+    # Raised outside the except block, so that the error keeps its cause.
     if first is not None:
         raise first
 
@@ -50,38 +50,38 @@ Value = TypeVar("Value")
 
 
 async def run_in_daemon_thread(work: Callable[[], Value], *, name: str) -> Value:
-    """Run this on a thread of its own; if the wait for it is given up, the thread is left to itself.
+    """Run a function on a daemon thread; if the wait is cancelled, the thread keeps running in the background.
 
-    The loop's own executor won't do: `asyncio.run` waits for its threads at the end, for ever if one hangs.
+    The default executor of the loop is no alternative: `asyncio.run` waits for its threads, forever if one hangs.
     """
     loop = asyncio.get_running_loop()
-    waiting: asyncio.Future[Value] = loop.create_future()
+    result: asyncio.Future[Value] = loop.create_future()
     context = contextvars.copy_context()
 
     def settle(value: Value | None, error: BaseException | None) -> None:
-        if waiting.done():
+        if result.done():
             return
 
         if error is None:
-            waiting.set_result(value)  # type: ignore[arg-type]
+            result.set_result(value)  # type: ignore[arg-type]
         elif not isinstance(error, Exception | SystemExit | asyncio.CancelledError) or isinstance(error, StopIteration):
-            # Raised in the loop's own thread these would mean something else: an interrupt, the end of an iterator.
-            waiting.set_exception(RuntimeError(describe(error)))
+            # In the loop's thread these would mean something else: an interrupt, or the end of an iterator.
+            result.set_exception(RuntimeError(describe(error)))
         else:
-            waiting.set_exception(error)
+            result.set_exception(error)
 
     def body() -> None:
         value, error = None, None
 
         try:
             value = context.run(work)
-        except BaseException as raised:  # the tool boundary: it is raised again where the call is awaited
+        except BaseException as raised:  # the tool boundary: raised again where the call is awaited
             error = raised
 
         try:
             loop.call_soon_threadsafe(settle, value, error)
         except RuntimeError:
-            pass  # the loop has closed meanwhile: nobody waits any more
+            pass  # the loop was closed in the meantime
 
     threading.Thread(target=body, name=name, daemon=True).start()
-    return await waiting
+    return await result

@@ -21,9 +21,7 @@ async def drive(run: ActiveRun, run_id: str) -> None:
     while (state := find_run(run.state, run_id)) and not isinstance(state.next, Finished) and not is_blocked(state):
         try:
             await perform_next(run, state)
-        except (
-            Exception
-        ) as error:  # policies and handoff filters are user code: in a branch they fail that branch alone
+        except Exception as error:  # policies and handoff filters are user code; they fail their branch alone
             # A failed branch is data, and its group decides. A failed root run raises, and can be resumed. A failing
             # store fails the whole run.
             if run_id == run.state.run_id or isinstance(error, StoreError):

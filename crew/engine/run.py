@@ -13,7 +13,7 @@ from crew.engine.token_meter import TokenMeter
 from crew.errors import CrewError, StoreError, describe
 from crew.interfaces import Delta, OnDelta, Provider, TokenCounter
 from crew.runs.events import BaseEvent, Event, Replied, RunStarted, TextDelta, ToolProgress
-from crew.runs.interfaces import RunStore, commits_immediately
+from crew.runs.interfaces import RunStore
 from crew.runs.state import Finished, RunState
 from crew.secrets.scrubbing import ScrubbedDeltas, Scrubber, scrub_value
 from crew.transitions.advance import InputEvent, advance, find_run
@@ -30,7 +30,10 @@ class Providers(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ActiveRun:
-    """A run under way, with everything that its steps need."""
+    """A run under way, with everything that its steps need.
+
+    `commits_immediately` is whether the store's `commit` never suspends.
+    """
 
     plan: Plan
     state: RunState
@@ -42,6 +45,7 @@ class ActiveRun:
     version: int = 0
     deps: Any = None
     wants_deltas: bool = False
+    commits_immediately: bool = False
     scrubber: Scrubber | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _uncommitted: list[Event] = field(default_factory=list)
@@ -94,7 +98,7 @@ class ActiveRun:
 
         try:
             # A commit that never suspends can't be cancelled half-way, so it needs no task.
-            await (commit if commits_immediately(self.store) else self._finish_commit(commit, state))
+            await (commit if self.commits_immediately else self._finish_commit(commit, state))
         except CrewError:
             raise
         except Exception as error:  # the store boundary: distinguishes a failing store from a failing step

@@ -1,4 +1,4 @@
-"""A run as it happens: the events of one run, read by whoever started it."""
+"""`EventStream`: the events of one run as an async iterator, and its result."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Publish = Callable[[Event], None]
 
 
 def _discard(event: Event) -> None:
-    """Nobody reads it."""
+    """Drop an event: the caller only wants the result."""
 
 
 class EventStream:
-    """Read it with `async for`, inside `async with` or not; `result` is there once it has ended.
+    """Iterate with `async for`, inside `async with` or not; `result` is available at the end.
 
-    The run begins when reading does. Leaving early cancels it: its state is committed, and it can be resumed.
+    The run starts with the iteration. Leaving early cancels it: its state is committed, and it can be resumed.
     """
 
     def __init__(self, work: Callable[[Publish], Awaitable[RunResult]]) -> None:
@@ -40,9 +40,9 @@ class EventStream:
 
     @property
     def partial(self) -> dict[str, Any] | None:
-        """What the run's structured output is so far, by the pieces that were read: an object whose end is missing.
+        """The structured output as far as its deltas were read; None before the first field.
 
-        None while there is none. It is not validated: fields may be missing, and the last text may be cut off.
+        It is not validated: fields may be missing, and the last text may be incomplete.
         """
         try:
             value = from_json("".join(self._pieces), allow_partial="trailing-strings")
@@ -53,9 +53,11 @@ class EventStream:
 
     @property
     def result(self) -> RunResult:
-        """What the run came to; raises what it failed with."""
+        """The result of the run; raises the error that ended it."""
         if self._task is None or not self._task.done() or self._task.cancelled():
-            raise CrewError("The stream has not been read to its end, so there is no result yet.")
+            raise CrewError(
+                "The stream was not read to its end: iterate over all events before you ask for the result."
+            )
 
         return self._task.result()
 
@@ -70,23 +72,25 @@ class EventStream:
         await self._end()
 
     async def drain(self) -> RunResult:
-        """The result, once the stream has ended; events that nobody reads are not kept, and wake nobody up."""
+        """Wait for the result; events are dropped."""
         self._publish = _discard
+        task = self._begin()
 
-        async with self:
-            task = self._begin()
+        try:
             await asyncio.wait([task])
             return await task
+        finally:
+            await self._end()
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        # The loop that reads holds the only reference: when it is left, the generator ends, and with it the run.
+        # The reading loop holds the only reference: leaving it ends the generator, and with it the run.
         return self._read()
 
     async def _read(self) -> AsyncIterator[Event]:
         task = self._begin()
 
         try:
-            # A stream that was read to its end is empty: nothing will come any more.
+            # A stream that was read to its end gets no further events.
             while not (task.done() and self._queue.empty()) and (event := await self._queue.get()) is not None:
                 self._track_partial(event)
                 yield event
@@ -123,37 +127,40 @@ class EventStream:
         if self._task is None:
             return
 
-        self._task.cancel()
-        interrupted = await wait_until_done(self._task)
+        interrupted = False
+
+        if not self._task.done():
+            self._task.cancel()
+            interrupted = await wait_until_done(self._task)
 
         if not self._task.cancelled():
-            self._task.exception()  # read, so that nobody is told that it never was
+            self._task.exception()  # marks the exception as retrieved, so that asyncio does not log it
 
         if interrupted:
             raise asyncio.CancelledError
 
 
 def run_sync(stream: EventStream) -> RunResult:
-    """The same without `await`; inside a running event loop it works on a thread, in the caller's context."""
+    """Run to the result without `await`; inside a running event loop on a thread, in the caller's context."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(stream.drain())
 
-    found: list[RunResult | BaseException] = []
+    outcome: list[RunResult | BaseException] = []
 
     def work() -> None:
         try:
-            found.append(asyncio.run(stream.drain()))
+            outcome.append(asyncio.run(stream.drain()))
         except BaseException as error:  # raised again in the caller's thread, below
-            found.append(error)
+            outcome.append(error)
 
     context = contextvars.copy_context()
     thread = threading.Thread(target=lambda: context.run(work), name="crew-execute-sync")
     thread.start()
     thread.join()
 
-    if isinstance(found[0], BaseException):
-        raise found[0]
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
 
-    return found[0]
+    return outcome[0]

@@ -1,4 +1,4 @@
-"""What is known of each agent's model before it is asked: its window, and what every request to it holds."""
+"""Token counters and token budgets of each agent's model: its window, and the overhead of every request."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from crew.interfaces import ModelSettings, Provider, TokenCounter
 from crew.models import context_window
 from crew.transitions.plan import Plan, Toolkit, overhead_parts
 
-# No registered window is so small that this much could fill it: the registry need not be read for less.
+# No registered window is so small that this overhead could fill it: below it, the registry is not read.
 _NEGLIGIBLE_OVERHEAD = 1_500
-# What a service adds of its own where tools are given.
+# The tokens that a service adds to a request with tools.
 _TOOL_PROMPT_TOKENS = {"anthropic": 346}
-# What a service is asked to keep free for the reply where nobody says how long that may be; it insists on a number.
+# The output limit that is sent to services that require one, where the user sets none.
 _DEFAULT_OUTPUT_TOKENS = {"anthropic": 8_192}
 
 
 def provider_and_model(model: str | Provider) -> tuple[str, str]:
-    """Provider and model, as `openai:gpt-5-mini` has them."""
+    """The provider and the model, such as `openai` and `gpt-5-mini`."""
     if not isinstance(model, str):
         return model.name, model.model
 
@@ -31,19 +31,19 @@ def provider_and_model(model: str | Provider) -> tuple[str, str]:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TokenMeter:
-    """Counts for an executor: with its own counter, else with each model's tokenizer where one is installed."""
+    """Counts tokens with the executor's counter, else with each model's tokenizer where one is installed."""
 
     plan: Plan
     counter: TokenCounter | None = None
     _token_budgets: dict[str, tuple[TokenBudget, ...]] | None = None
 
     def counter_for(self, model: str | Provider) -> TokenCounter:
-        """What counts this model's tokens."""
+        """The counter for this model."""
         return self.counter or exact_counter(*provider_and_model(model)) or ESTIMATOR
 
     @property
     def token_budgets(self) -> dict[str, tuple[TokenBudget, ...]]:
-        """For each agent the gauge of its model, and after it that of its backup; looked up once."""
+        """For each agent the budget of its model, followed by that of its backup; computed once."""
         if self._token_budgets is None:
             self._token_budgets = {
                 name: tuple(
@@ -57,37 +57,37 @@ class TokenMeter:
         return self._token_budgets
 
 
-def _token_budget(agent: Agent, kit: Toolkit, model: str | Provider, counter: TokenCounter) -> TokenBudget:
+def _token_budget(agent: Agent, toolkit: Toolkit, model: str | Provider, counter: TokenCounter) -> TokenBudget:
     window, source = resolve_window(agent, model)
     provider, name = provider_and_model(model)
-    fixed = sum(tokens for _, tokens in overhead_parts(agent, kit, counter))
-    fixed += _TOOL_PROMPT_TOKENS.get(provider, 0) if kit.specs else 0
+    overhead = sum(tokens for _, tokens in overhead_parts(agent, toolkit, counter))
+    overhead += _TOOL_PROMPT_TOKENS.get(provider, 0) if toolkit.specs else 0
     return TokenBudget(
         model=f"{provider}:{name}",
         window=window,
         window_source=source,
-        overhead_tokens=fixed,
-        overhead_counted=fixed,
+        overhead_tokens=overhead,
+        overhead_counted=overhead,
         reply_reserve=_reply_reserve(agent.settings, provider, window, source),
         counts_exactly=counter is not ESTIMATOR,
     )
 
 
 def _reply_reserve(settings: ModelSettings, provider: str, window: int, source: WindowSource) -> int:
-    """The part of the window that the reply, and the thinking before it, may take."""
+    """The part of the window that is reserved for the reply and its thinking."""
     wanted = settings.max_output_tokens
 
     if wanted is None:
         wanted = min(_DEFAULT_OUTPUT_TOKENS.get(provider, 0), window // 4)
     elif source == "explicit":
-        return 0  # explicit input tokens are for the input alone: who names both has done the sum
+        return 0  # max_input_tokens is for the input alone
 
-    thought = settings.thinking_tokens or 0
-    return min(wanted if wanted > thought else wanted + thought, window // 2)
+    thinking = settings.thinking_tokens or 0
+    return min(wanted if wanted > thinking else wanted + thinking, window // 2)
 
 
 def resolve_window(agent: Agent, model: str | Provider) -> tuple[int, WindowSource]:
-    """Explicit, else registered, else the default."""
+    """The explicit window, else the registered one, else the default."""
     if agent.max_input_tokens is not None:
         return agent.max_input_tokens, "explicit"
 
@@ -97,7 +97,7 @@ def resolve_window(agent: Agent, model: str | Provider) -> tuple[int, WindowSour
 
 
 def check_windows(plan: Plan) -> None:
-    """Fail fast where what every request of an agent must hold leaves no room for a conversation."""
+    """Refuse agents whose instructions and tools leave too little of the window for a conversation."""
     problems: list[str] = []
 
     for name, agent in plan.agents.items():

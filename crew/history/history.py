@@ -77,10 +77,14 @@ class History:
         self, reply: HistoryEntry, *, policy: Policy, budget: HistoryBudget
     ) -> tuple[History, PruneDecision | None]:
         """Append the reply that ends the run. If the goal does not fit beside it, the goal may be evicted."""
-        groups = group_entries((*self.entries, reply), self.goal)
-        mandatory = sum(g.size for g in groups if g.mandatory)
-        fits = budget.limit is None or mandatory <= budget.limit
-        return (self if fits else replace(self, goal="")).append(reply, policy=policy, budget=budget)
+        history = self
+
+        if budget.limit is not None and self.size + message_size(reply.message) > budget.limit:
+            groups = group_entries((*self.entries, reply), self.goal)
+            mandatory = sum(g.size for g in groups if g.mandatory)
+            history = self if mandatory <= budget.limit else replace(self, goal="")
+
+        return history.append(reply, policy=policy, budget=budget)
 
 
 def _check_mandatory_fits(groups: Sequence[MessageGroup], limit: int) -> None:

@@ -68,6 +68,17 @@ class View:
     last_tokens_appended: int = 0
     moved_by: str = ""
 
+    @property
+    def shows_everything(self) -> bool:
+        """Whether nothing was hidden, masked or filtered yet."""
+        return not (
+            self.handoff_position
+            or self.hidden_before
+            or self.masked_before
+            or self.masked_positions
+            or self.truncated_count
+        )
+
     def for_next_run(self) -> View:
         """The view at the start of the conversation's next run, which tries the primary model again."""
         return replace(self, active_model="primary", overflow_count=0)
@@ -214,6 +225,10 @@ class RequestView:
     @classmethod
     def of(cls, history: History, view: View) -> RequestView:
         """What this view shows of this history."""
+        if view.shows_everything:
+            entries = history.entries
+            return cls(entries=entries, sent=entries, codes=entry_codes(entries, view), size=history.size)
+
         entries = visible_entries(history, view)
         sent = with_marker(entries, view)
         return cls(entries=entries, sent=sent, codes=entry_codes(sent, view), size=entries_size(sent, history))

@@ -47,7 +47,7 @@ class ViewPolicy:
 
 
 class ViewFitter:
-    """One agent's view while it is fitted: its content, its size, and the prunings so far.
+    """One agent's view while it is fitted: its content, its size in messages, its tokens, and the prunings so far.
 
     `overhead_parts` lists what a request holds beside messages, for the error of a request that can't fit.
     """
@@ -71,15 +71,11 @@ class ViewFitter:
 
     def _measure(self) -> None:
         self.content = RequestView.of(self.history, self.view)
+        self.size = self.content.size
         old, new = split_billed(self.content.sent, self.billed_until)
         estimated = new * self.calibration.estimate_ratio
         self.tokens = round(self.token_budget.overhead_tokens + old * self.calibration.billed_scale + estimated)
         self.cautious_tokens = self.tokens + estimated * (ESTIMATE_MARGIN - 1.0)
-
-    @property
-    def size(self) -> int:
-        """How many messages the request holds."""
-        return self.content.size
 
     def groups(self) -> tuple[MessageGroup, ...]:
         """The visible messages in groups, each with its tokens as this model counts them."""
@@ -163,17 +159,34 @@ class ViewFitter:
 
     # ------------------------------------------------------------------------------------------ the rules, in order
 
-    def apply_policies(self, policies: Sequence[ViewPolicy]) -> None:
-        """Let each policy prune or mask this view."""
+    def fit(
+        self,
+        policies: Sequence[ViewPolicy],
+        budget: HistoryBudget,
+        *,
+        max_tokens: int | None = None,
+        max_history_size: int | None = None,
+    ) -> None:
+        """Apply all rules. A policy with a threshold replaces the framework's threshold of the window."""
         for policy in policies:
             if _policy_may_act(policy, self):
                 _apply_policy(policy, self)
 
-    def fit_max_tokens(self, max_tokens: int | None) -> None:
-        """Keep the request within the caller's `max_tokens`."""
-        if max_tokens is None:
-            return
+        if max_tokens is not None:
+            self._fit_max_tokens(max_tokens)
 
+        self._fit_window(policy_decides=any(policy.options.threshold is not None for policy in policies))
+
+        if max_history_size is not None and self.size > max_history_size:
+            self._fit_history_size(max_history_size)
+
+        if budget.limit is not None and self.size > budget.limit:
+            # Only a marker is one message more than the history holds.
+            reason = f"{self.size} messages with the marker, more than the limit of {budget.limit}"
+            self.evict_to("truncate", reason, target=budget.prune_to, ceiling=budget.limit, by="size")
+
+    def _fit_max_tokens(self, max_tokens: int) -> None:
+        """Keep the request within the caller's `max_tokens`."""
         overhead = self.token_budget.overhead_tokens
 
         if overhead >= max_tokens:
@@ -194,7 +207,7 @@ class ViewFitter:
             text = f"The mandatory part of a request of {self.agent!r} holds about {self.tokens} tokens, more than "
             raise self.overflow_error(f"{text}max_tokens={max_tokens}.", max_tokens)
 
-    def fit_window(self, *, policy_decides: bool) -> None:
+    def _fit_window(self, *, policy_decides: bool) -> None:
         """Keep the request within the model's context window; a policy with a threshold may use all of it."""
         budget = self.token_budget
         share = 1.0 if policy_decides else WINDOW_THRESHOLD
@@ -212,23 +225,14 @@ class ViewFitter:
             text = f"The mandatory part of a request of {self.agent!r} holds about {self.tokens} tokens, more than "
             raise self.overflow_error(f"{text}its window of {budget.window}.", budget.window)
 
-    def fit_history_size(self, limit: int | None) -> None:
+    def _fit_history_size(self, limit: int) -> None:
         """Keep the request within the caller's `max_history_size`."""
-        if limit is None or self.size <= limit:
-            return
-
         reason = f"{self.size} messages, and max_history_size is {limit}"
         self.evict_to("max_history_size", reason, target=max(1, limit // 2), ceiling=limit, by="size")
 
         if self.size > limit:
             text = f"The mandatory part of a request of {self.agent!r} holds {self.size} messages, more than "
             raise self.overflow_error(f"{text}max_history_size={limit}.", limit, "size")
-
-    def fit_bound(self, budget: HistoryBudget) -> None:
-        """Keep the request within the history's bound: a marker is one message more than the history holds."""
-        if budget.limit is not None and self.size > budget.limit:
-            reason = f"{self.size} messages with the marker, more than the limit of {budget.limit}"
-            self.evict_to("truncate", reason, target=budget.prune_to, ceiling=budget.limit, by="size")
 
 
 def _policy_may_act(view_policy: ViewPolicy, fitter: ViewFitter) -> bool:

@@ -1,15 +1,15 @@
-"""What is counted along the way, added up."""
+"""Counters of a run: usage, rounds, prunings, tokens and cost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from crew.messages import Usage
+from crew.messages import Usage, add_costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCounters:
-    """How often a tool was called, and how often that went wrong."""
+    """How often a tool was called, and how often it returned an error."""
 
     calls: int = 0
     errors: int = 0
@@ -17,12 +17,15 @@ class ToolCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCounters:
-    """What is counted along the way, branches included.
+    """Counters of a run, finished children included.
 
-    `by_policy` tells how often each policy or rule pruned the history or moved a view. `seen_tokens` is the estimate of
-    everything that was ever appended, `saved_tokens` how much of it the requests so far left out, `saved_cost` what
-    that spared in dollars, less what summaries cost; None as soon as one price is unknown. `estimated_tokens` and
-    `cached_tokens` sum up what was predicted for the requests, `prefix_breaks` counts those whose front had moved.
+    prunings          the sizes of the history before and after each pruning.
+    by_policy         how often each policy or rule pruned the history or a view.
+    tokens_appended   the estimate of everything that was ever appended.
+    tokens_saved      how much of it the requests left out.
+    cost_saved        what that saved in dollars, minus the cost of summaries; None if a price is unknown.
+    tokens_estimated  the sum of the estimates of all requests; `cached_predicted` of their cached prefixes.
+    prefix_breaks     how many requests did not extend the prefix of the request before.
     """
 
     usage: Usage = field(default_factory=Usage)
@@ -42,21 +45,16 @@ class RunCounters:
     prefix_breaks: int = 0
 
 
-def add_costs(mine: float | None, other: float | None) -> float | None:
-    """The sum of two amounts; None as soon as one is unknown."""
-    return None if mine is None or other is None else mine + other
-
-
 def merge_counters(mine: RunCounters, other: RunCounters) -> RunCounters:
-    """A run's tally with that of a child which ended; what the child saw of the past is the parent's already."""
+    """The counters of a run plus those of a finished child, without the messages that the child inherited."""
     agents, tools, policies = dict(mine.by_agent), dict(mine.by_tool), dict(mine.by_policy)
 
     for name, usage in other.by_agent.items():
         agents[name] = agents.get(name, Usage()) + usage
 
-    for name, tally in other.by_tool.items():
+    for name, tool in other.by_tool.items():
         known = tools.get(name, ToolCounters())
-        tools[name] = ToolCounters(calls=known.calls + tally.calls, errors=known.errors + tally.errors)
+        tools[name] = ToolCounters(calls=known.calls + tool.calls, errors=known.errors + tool.errors)
 
     for name, times in other.by_policy.items():
         policies[name] = policies.get(name, 0) + times

@@ -1,4 +1,4 @@
-"""What a run came to."""
+"""`RunResult` and its metrics."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from crew.runs.state import Branch, Pause, RunState, StopReason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """How the history fared, and who spent what.
+    """Figures of a run: its history, and its usage by agent and tool.
 
-    `by_policy` counts prunings and moves of views by the policy or rule behind them. `tokens_saved` estimates what the
-    requests would have held beyond what they did, had nothing been pruned, and `cost_saved` what the run would have
-    cost beyond what it did, at its own prices, in dollars; None where a price is unknown. The rest sums up the
-    manifests.
+    sizes         the sizes of the history before and after each pruning.
+    by_policy     how often each policy or rule pruned the history or a view.
+    tokens_saved  the estimate of what pruning left out of the requests.
+    cost_saved    what the run would have cost more without pruning, in dollars; None if a price is unknown.
+
+    The other fields are sums over the manifests of all requests.
     """
 
     messages: int
@@ -42,9 +44,9 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What a run came to. `history` is bounded and ready for the next `execute`; `transcript` is everything.
+    """The outcome of a run. `history` is bounded, `transcript` is complete.
 
-    Handed in as `history=` itself, the conversation goes on where it stood.
+    Pass the result itself as `history=` of the next `execute` to continue the conversation.
     """
 
     output: Any

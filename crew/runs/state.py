@@ -1,4 +1,4 @@
-"""A run as data: what happened, what is shown, and what is next. Encode it, forget everything, decode it, go on."""
+"""The state of a run as data: transcript, history, views, counters, children, and what is next."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from crew.runs.counters import RunCounters, merge_counters
 from crew.runs.parameters import Limits, RequestParameters
 
 StopReason = Literal["completed", "paused", "limit", "cancelled", "failed"]
-"""How a run stopped. `failed` is never returned: it stands in the result that a `RunError` carries."""
+"""Why a run stopped. `failed` is never returned: only the result of a `RunError` has it."""
 
 RepeatReason = Literal["", "empty", "output"]
 """Why a model is asked again: its reply was empty, or did not fit the output schema."""
 
 CallStatus = Literal["ready", "started", "held", "in_doubt", "child", "done"]
 
-# ------------------------------------------------------------------------------------------------ what is next
+# ------------------------------------------------------------------------------------------------ Next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +42,14 @@ class AskModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCall:
-    """One accepted call and how far it has come.
+    """An accepted call and its status.
 
-    ready: may start · started: begun, not back · held: waits for approval · in_doubt: begun before a crash, and
-    nobody knows whether it took effect · child: an agent works on it as a run of its own · done.
+    ready     may start.
+    started   started and not returned.
+    held      waits for approval.
+    in_doubt  started before a crash; whether it took effect is not known.
+    child     an agent works on it, as a child run.
+    done      has a result.
     """
 
     call: ToolCall
@@ -57,7 +61,7 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTools:
-    """The calls of the newest reply are run. `handoff` is the id of the call that hands the work over."""
+    """Run the calls of the newest reply. `handoff_call_id` is the call that hands off; `declined` calls are not run."""
 
     calls: tuple[OpenCall, ...]
     handoff_call_id: str = ""
@@ -67,9 +71,9 @@ class CallTools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBranches:
-    """The branches of a group work; `branches` are their keys among the children, in declared order.
+    """Run the branches of a group. `branch_keys` are their keys among the children, in declared order.
 
-    `failed` says why they did not come to what the group's policy asks for; nothing of them is lost by that.
+    `failure` states why the group failed by its error policy; its branches keep what they did.
     """
 
     group: str
@@ -80,11 +84,11 @@ class RunBranches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compact:
-    """A summary is made of what left the history; or, where `strategy` names one, of what shall be compressed.
+    """Make summaries: of messages that left the history or, where `strategy` is set, of an explicit compression.
 
-    `parts` are the ids that each summary stands for, `texts` the summaries so far ("" for a part that stays as it is):
-    they take effect together. `failed` says why an explicit compression came to nothing. Then the model is asked, and
-    `again` is for that.
+    `spans` are the message ids that each summary covers, `summaries` the texts so far ("" for a span that stays
+    verbatim); they take effect together. `failure` states why an explicit compression failed. Afterwards the model is
+    asked, with this `repeat_reason`.
     """
 
     spans: tuple[tuple[str, ...], ...]
@@ -97,7 +101,7 @@ class Compact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitInput:
-    """The run waits for a person's words."""
+    """Wait for a text from a person."""
 
     pause_id: str
     kind: Literal["await_input"] = "await_input"
@@ -105,7 +109,7 @@ class AwaitInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """Nothing is next. A branch that failed says why; a whole run that fails is not finished: it can be resumed."""
+    """The run is finished. A failed branch states its `error`; a failed root run is not finished, but resumable."""
 
     stop_reason: StopReason
     output: str = ""
@@ -120,8 +124,11 @@ Next = Annotated[AskModel | CallTools | RunBranches | Compact | AwaitInput | Fin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """What a run waits for. The answer: a text for `input`; True, False or a reason for `approval`;
-    {"done": result}, "run again" or "skip" for `in_doubt`."""
+    """A question that a run waits for.
+
+    The answer is a text for `input`; True, False or a reason for `approval`; {"done": result}, "run again" or "skip"
+    for `in_doubt`.
+    """
 
     id: str
     reason: Literal["input", "approval", "in_doubt"]
@@ -155,7 +162,7 @@ class PendingSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """A branch, or an agent called as a tool, that has ended: what it came to, and everything that happened in it."""
+    """The record of a finished branch or of an agent that was called as a tool, with its transcript."""
 
     run_id: str
     agent: str
@@ -169,12 +176,17 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """Everything that a run is. `children` are the branches and called agents under way, by key.
+    """The complete state of a run. docs/state.md describes every field.
 
-    `failed_at` is what was next when a branch failed, so that it can be tried once more.
-    `gauges` tell what is known of each agent's model and of its backup, `calibrations` how each model counts. What
-    messages before the position `known` cost was billed. `warned` names the limits that were warned of.
-    `trace` is the W3C traceparent under which the run was last traced, so that a later one can point back.
+    inherited_messages   how many messages of the transcript belong to the parent or to earlier runs.
+    views                each agent's view of the history.
+    token_budgets        for each agent the budget of its model and of its backup.
+    calibrations         how each model counts tokens, learned from bills.
+    billed_until         messages before this position were part of a billed request.
+    warnings_sent        warnings that are sent once a run.
+    children             branches and called agents under way, by key; `branches` are the records of finished ones.
+    next_before_failure  what was next when a branch failed, so that a resume can repeat it.
+    traceparent          the W3C traceparent of the last trace, to which a resumed run links.
     """
 
     run_id: str
@@ -256,19 +268,19 @@ def pending_pauses(state: RunFields) -> tuple[Pause, ...]:
 
 
 def _call_pause(state: RunFields, open: OpenCall) -> Pause:
-    words = f"{open.call.name}({open.call.arguments})"
+    call_text = f"{open.call.name}({open.call.arguments})"
     id = f"{state.run_id}:{open.call.id}"
 
     if open.status == "held":
-        text = f"May {state.agent} call {words}?"
+        text = f"May {state.agent} call {call_text}?"
         return Pause(id=id, reason="approval", run_id=state.run_id, agent=state.agent, text=text, call=open.call)
 
-    text = f"{words} was begun, and it is not known whether it took effect."
+    text = f"{call_text} was started, and it is not known whether it took effect."
     return Pause(id=id, reason="in_doubt", run_id=state.run_id, agent=state.agent, text=text, call=open.call)
 
 
 def is_blocked(state: RunFields) -> bool:
-    """Whether nothing can happen before a person answers."""
+    """Whether the run can't continue before a person answers."""
     match state.next:
         case AwaitInput():
             return True
@@ -290,7 +302,7 @@ def _is_waiting(state: RunFields, open: OpenCall) -> bool:
 
 
 def total_usage(state: RunFields) -> Usage:
-    """What this run and everything that it started have used."""
+    """The usage of this run and of its children."""
     total = state.counters.usage
 
     for child in state.children.values():
@@ -300,10 +312,10 @@ def total_usage(state: RunFields) -> Usage:
 
 
 def total_counters(state: RunState) -> RunCounters:
-    """What this run and everything that it started have counted."""
-    tally = state.counters
+    """The counters of this run and of its children."""
+    counters = state.counters
 
     for child in state.children.values():
-        tally = merge_counters(tally, total_counters(child))
+        counters = merge_counters(counters, total_counters(child))
 
-    return tally
+    return counters

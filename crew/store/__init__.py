@@ -1,4 +1,4 @@
-"""What survives: stores of runs, and the JSON that states and events become."""
+"""Stores of runs, and the JSON encoding of states and events."""
 
 from crew.store.codec import decode_events, decode_state, encode_events, encode_state
 from crew.store.memory import MemoryStore

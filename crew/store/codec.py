@@ -1,4 +1,4 @@
-"""States and events as versioned JSON, and back."""
+"""Encodes states and events as versioned JSON, and decodes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crew.messages import Message, Transcript
 from crew.runs.events import Event
 from crew.runs.state import RunState
 
-VERSION = 1
+VERSION = 2
 
 
 @cache
@@ -24,18 +24,18 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def encode_state(state: RunState, since: int = 0) -> bytes:
-    """A state, its whole tree included, as JSON; of the transcript only what came `since`, if it is kept elsewhere."""
+    """A state with its children as JSON; of the transcript only messages `since`, if the others are stored apart."""
     return b'{"version":%d,"state":%s}' % (VERSION, _adapter(RunState).dump_json(_without_inherited(state, since)))
 
 
 def decode_state(data: bytes, before: Sequence[Message] = ()) -> RunState:
-    """The state that was encoded, after the messages that were kept elsewhere."""
+    """The decoded state; `before` are the messages that are stored elsewhere."""
     state: RunState = _decode(RunState, "state", data)
     return _with_inherited(state, before)
 
 
 def _without_inherited(state: RunState, since: int) -> RunState:
-    """Each message once: a branch goes on from its parent's transcript, so that only its own part is encoded."""
+    """Encode each message once: of a branch only the messages that it did not inherit."""
     children = {key: _without_inherited(child, child.inherited_messages) for key, child in state.children.items()}
     transcript = Transcript(state.transcript[since:]) if since else state.transcript
     return replace(state, transcript=transcript, children=children)
@@ -50,22 +50,22 @@ def _with_inherited(state: RunState, before: Sequence[Message]) -> RunState:
 
 
 def encode_messages(messages: Sequence[Message]) -> list[bytes]:
-    """Messages as JSON, one by one."""
+    """Each message as JSON."""
     return [_adapter(Message).dump_json(message) for message in messages]
 
 
 def decode_messages(data: Sequence[bytes]) -> list[Message]:
-    """The messages that were encoded."""
+    """The decoded messages."""
     return [_adapter(Message).validate_json(message) for message in data]
 
 
 def encode_events(events: Sequence[Event]) -> bytes:
-    """Events as JSON, in order; what a tool showed of itself must be JSON too."""
+    """Events as JSON, in order; the data of a tool's progress must be JSON too."""
     return b'{"version":%d,"events":%s}' % (VERSION, _adapter(list[Event]).dump_json(list(events)))
 
 
 def decode_events(data: bytes) -> list[Event]:
-    """The events that were encoded."""
+    """The decoded events."""
     events: list[Event] = _decode(list[Event], "events", data)
     return events
 
@@ -74,14 +74,18 @@ def _decode(kind: Any, key: str, data: bytes) -> Any:
     try:
         found = from_json(data)
     except ValueError as error:
-        raise StoreError("", f"What is stored is not JSON: {error}.") from error
+        raise StoreError("", f"The stored {key} is not valid JSON: {error}.") from error
 
     version = found.get("version") if isinstance(found, dict) else None
 
     if version != VERSION or key not in found:
-        raise StoreError("", f"What is stored is of version {version!r}; this release reads version {VERSION} only.")
+        raise StoreError(
+            "",
+            f"The stored {key} has version {version!r}; this release reads only version {VERSION}. Finish the run with "
+            "the release that wrote it, or start it again.",
+        )
 
     try:
         return _adapter(kind).validate_python(found[key])
     except ValidationError as error:
-        raise StoreError("", f"What is stored is not a run's {key}: {error}.") from error
+        raise StoreError("", f"The stored {key} does not match version {VERSION}: {error}.") from error

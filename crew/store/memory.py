@@ -1,4 +1,4 @@
-"""Runs in this process's memory: quick, and gone with it."""
+"""`MemoryStore`: runs in the memory of this process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ REMEMBERED_IDS = 100_000
 
 
 class MemoryStore:
-    """Keeps runs that may go on (paused, interrupted, failed) and drops finished ones; their ids stay taken.
+    """Keeps resumable runs (paused, interrupted, failed) and drops finished ones.
 
-    Of the ids of finished runs the newest 100,000 are remembered.
+    The newest 100,000 ids of finished runs stay taken.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class MemoryStore:
         return type(self).commit is MemoryStore.commit
 
     async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
-        """Keep the newest state."""
+        """Replace the stored state."""
         known = self._runs.get(run_id)
 
         if version == 0 and (known is not None or run_id in self._finished):

@@ -29,9 +29,9 @@ CREATE TABLE IF NOT EXISTS events (
 
 
 class SQLiteStore:
-    """Keeps every run, its messages and its events; a finished one can be read, not carried on.
+    """Stores every run with its messages and events; finished runs can't be resumed.
 
-    A commit is one transaction. Messages are written once, when they are new; the state holds the rest.
+    A commit is one transaction. A message is written once, when it is new; the state row holds the rest.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -57,9 +57,11 @@ class SQLiteStore:
         self._file.close()
 
     def __del__(self) -> None:
-        # A store that nobody closed closes with its last reference, as a file does; without `_file`, opening failed.
-        if file := getattr(self, "_file", None):
-            file.close()
+        # A store that was not closed is closed with its last reference, as files are.
+        try:
+            self._file.close()
+        except AttributeError:
+            pass  # opening it had failed
 
     def _commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
         try:

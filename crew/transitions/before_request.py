@@ -57,19 +57,14 @@ def ask_model_next(step: Step, repeat_reason: RepeatReason = "") -> None:
     if stop_if_limit_reached(step) or start_compaction_if_due(step, repeat_reason):
         return
 
-    for name, value, limit in _limit_usage(step):
-        _warn_near_limit(step, f"limits.{name}", value, limit)
-
-    _warn_of_unknown_cost(step)
-    fitter = fit_view(step)
-    _warn_of_sizes(step, fitter)
-    _warn_if_nearly_empty(step, fitter.size)
+    fitter = _fit_view(step)
+    _warn(step, fitter)
     step.next = AskModel(repeat_reason=repeat_reason, view=fitter.content)
 
 
 def give_up_on_output(step: Step, failure: str) -> None:
     """Fail the run after a second reply that does not fit the output schema; a resume asks once more."""
-    fitter = fit_view(step)
+    fitter = _fit_view(step)
     step.next = AskModel(repeat_reason="output", failure=failure, view=fitter.content)
 
 
@@ -87,23 +82,25 @@ def view_fitter(step: Step) -> ViewFitter:
     )
 
 
-def fit_view(step: Step) -> ViewFitter:
+def _fit_view(step: Step) -> ViewFitter:
     """Fit the view of the current agent to its policies and limits."""
     fitter = view_fitter(step)
-    policies = step.plan.view_policies.get(step.agent, ())
-    fitter.apply_policies(policies)
-    fitter.fit_max_tokens(step.parameters.max_tokens)
-    fitter.fit_window(policy_decides=any(policy.options.threshold is not None for policy in policies))
-    fitter.fit_history_size(step.parameters.max_history_size)
-    fitter.fit_bound(step.plan.budget)
-    accept_view(step, fitter)
+    fitter.fit(
+        step.plan.view_policies.get(step.agent, ()),
+        step.plan.budget,
+        max_tokens=step.parameters.max_tokens,
+        max_history_size=step.parameters.max_history_size,
+    )
+
+    if fitter.prunings:
+        accept_view(step, fitter)
+
     return fitter
 
 
 def accept_view(step: Step, fitter: ViewFitter) -> None:
-    """Store the fitted view where it changed, and report its prunings."""
-    if fitter.prunings:
-        step.views = {**step.views, fitter.agent: fitter.view}
+    """Store the fitted view and report its prunings."""
+    step.views = {**step.views, fitter.agent: fitter.view}
 
     for pruning in fitter.prunings:
         step.emit_pruned(pruning, where="view")
@@ -124,7 +121,7 @@ def _limit_usage(step: Step) -> tuple[tuple[str, float, float | None], ...]:
     return (
         ("rounds", counters.rounds, limits.rounds),
         ("tokens", counters.usage.total_tokens, limits.tokens),
-        ("cost_usd", _known_cost(counters), limits.cost_usd),
+        ("cost_usd", 0.0 if limits.cost_usd is None else _known_cost(counters), limits.cost_usd),
         ("seconds", step.active_seconds, limits.seconds),
     )
 
@@ -135,38 +132,28 @@ def _known_cost(counters: RunCounters) -> float:
     return sum(usage.cost or 0.0 for usage in counters.by_agent.values()) if total is None else total
 
 
-def _warn_of_unknown_cost(step: Step) -> None:
-    usage = step.counters.usage
+def _warn(step: Step, fitter: ViewFitter) -> None:
+    """Warn of limits that are nearly reached, each once a run: a history that is pruned in blocks fills up again."""
+    parameters = step.parameters
+    sizes = (
+        *((f"limits.{name}", value, limit) for name, value, limit in _limit_usage(step)),
+        ("max_messages_per_request", step.history.size, step.plan.budget.limit),
+        ("max_history_size", fitter.size, parameters.max_history_size),
+        ("max_tokens", fitter.tokens, parameters.max_tokens),
+        (f"window of {fitter.agent}", fitter.tokens_before_fitting, fitter.token_budget.window),
+    )
 
-    if step.limits.cost_usd is None or not usage.requests or usage.cost is not None:
-        return
+    for name, value, limit in sizes:
+        if limit and value >= WARN_AT * limit and step.warn_once(name):
+            step.emit(Warned, text=f"{name}: {value:g} of {limit:g} used ({value / limit:.0%}).")
 
-    if step.warn_once("unknown cost"):
+    usage, strategy = step.counters.usage, parameters.compression_strategy
+
+    if step.limits.cost_usd is not None and usage.requests and usage.cost is None and step.warn_once("unknown cost"):
         step.emit(Warned, text="limits.cost_usd covers only models with a known price: one model of this run has none.")
 
+    if strategy is not None and fitter.size < 2:
+        has_summary = any(isinstance(entry.message, SummaryMessage) for entry in step.history.entries)
 
-def _warn_of_sizes(step: Step, fitter: ViewFitter) -> None:
-    parameters = step.parameters
-    _warn_near_limit(step, "max_messages_per_request", step.history.size, step.plan.budget.limit)
-    _warn_near_limit(step, "max_history_size", fitter.size, parameters.max_history_size)
-    _warn_near_limit(step, "max_tokens", fitter.tokens, parameters.max_tokens)
-    _warn_near_limit(step, f"window of {fitter.agent}", fitter.tokens_before_fitting, fitter.token_budget.window)
-
-
-def _warn_near_limit(step: Step, name: str, value: float, limit: float | None) -> None:
-    """Warn at 80 % of a limit, once a run: a history that is pruned in blocks approaches it again and again."""
-    if limit and value >= WARN_AT * limit and step.warn_once(name):
-        step.emit(Warned, text=f"{name}: {value:g} of {limit:g} used ({value / limit:.0%}).")
-
-
-def _warn_if_nearly_empty(step: Step, size: int) -> None:
-    """Warn, once a run, where compression and limits together leave hardly anything in the request."""
-    strategy = step.parameters.compression_strategy
-
-    if strategy is None or size >= 2:
-        return
-
-    if any(isinstance(entry.message, SummaryMessage) for entry in step.history.entries) and step.warn_once(
-        strategy.kind
-    ):
-        step.emit(Warned, text=f"{strategy.kind} and the limits leave {size} message in the request.")
+        if has_summary and step.warn_once(strategy.kind):
+            step.emit(Warned, text=f"{strategy.kind} and the limits leave {fitter.size} message in the request.")

@@ -26,7 +26,7 @@ def archive_children(step: Step, keys: Sequence[str], group: str = "") -> None:
     for key in keys:
         child = children.pop(key)
         records.append(branch_record(child))
-        _emit_finished(step, child, group, step.run_id, step.agent)
+        _emit_finished(step, child, group)
         _add_counters(step, child)
 
     step.children = children
@@ -42,22 +42,16 @@ def _add_counters(step: Step, child: RunState) -> None:
     step.warnings_sent = tuple(dict.fromkeys((*step.warnings_sent, *child.warnings_sent)))
 
 
-def _emit_finished(step: Step, child: RunState, group: str, parent_id: str, parent_agent: str) -> None:
-    """Emit BranchFinished for this child and, before it, for the children within it."""
+def _emit_finished(step: Step, child: RunState, group: str) -> None:
+    """Emit BranchFinished for this child in the name of its parent and, before it, for the children within it."""
+    inner_step = step.child_step(child)
+    inner_group = child.next.group if isinstance(child.next, RunBranches) else ""
+
     for inner in child.children.values():
-        inner_group = child.next.group if isinstance(child.next, RunBranches) else ""
-        _emit_finished(step, inner, inner_group, child.run_id, child.agent)
+        _emit_finished(inner_step, inner, inner_group)
 
     record = branch_record(child)
-    step.emit_for(
-        parent_id,
-        parent_agent,
-        BranchFinished,
-        branch=child.run_id,
-        outcome=record.outcome,
-        error=record.error,
-        group=group,
-    )
+    step.emit(BranchFinished, branch=child.run_id, outcome=record.outcome, error=record.error, group=group)
 
 
 def branch_record(child: RunState) -> Branch:

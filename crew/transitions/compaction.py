@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from crew.history.summaries import complete_summary
 from crew.history.tokens import estimate_message_tokens
-from crew.messages import Message, SummaryMessage, Transcript
-from crew.runs.counters import add_costs
-from crew.runs.events import Compacted, CompactionFailed, Summarised
+from crew.messages import Message, SummaryMessage, Transcript, add_costs
+from crew.runs.events import Compacted, CompactionFailed, Summarised, UsageChanged
 from crew.runs.state import Compact
 from crew.transitions.before_request import ask_model_next, stop_if_limit_reached
 from crew.transitions.step import Step
@@ -53,7 +52,7 @@ def _count_summary(step: Step, event: Summarised) -> None:
     step.counters = replace(
         step.counters, cost_saved=add_costs(step.counters.cost_saved, None if cost is None else -cost)
     )
-    step.emit_usage()
+    step.emit(UsageChanged, usage=step.counters.usage)
 
 
 def _collect_compression(step: Step, now: Compact, event: Summarised, text: str | None) -> None:

@@ -1,4 +1,4 @@
-"""What stays the same in every step of every run: the crew's graph, what each agent may call, and the bound."""
+"""`Plan`: what is the same in every step of every run: the crew's graph, each agent's toolkit, policies and bound."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from crew.transitions.sanitize_output import sanitize_output
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Toolkit:
-    """What one agent may call, by name, and how its model is told of it; computed once."""
+    """The tools, agents and handoffs that one agent may call, by name, and their specs for its model."""
 
     tools: Mapping[str, Tool]
     agents: Mapping[str, AgentTool]
@@ -43,7 +43,7 @@ class Toolkit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
-    """A crew made ready to run under one history policy."""
+    """A crew that is ready to run under one history policy. `min_messages` is the mandatory part of a step."""
 
     crew: Crew
     agents: Mapping[str, Agent]
@@ -52,11 +52,13 @@ class Plan:
     policy: Policy
     options: PolicyOptions
     budget: HistoryBudget
+    entry: str
+    min_messages: int
     view_policies: Mapping[str, tuple[ViewPolicy, ...]] = field(default_factory=dict)
     sanitize_output: bool = False
 
     def output_text(self, agent: str, text: str) -> str:
-        """What counts of an agent's answer: all of it, unless it is to be tidied."""
+        """An agent's output, sanitized where the agent or the executor asks for it."""
         own = self.agents[agent].sanitize_output if agent in self.agents else None
         return sanitize_output(text) if (self.sanitize_output if own is None else own) else text
 
@@ -69,7 +71,7 @@ def compile_plan(
     *,
     sanitize_output: bool = False,
 ) -> Plan:
-    """Compile a crew; the policies `everywhere` shape each agent's view, before the agent's own does."""
+    """Compile a crew; the policies `everywhere` prune each agent's view before the agent's policies do."""
     groups = {group.name: group for group in crew.groups}
     agents = crew.agents_by_name
     toolkits = {name: _build_toolkit(agent, agents, groups) for name, agent in agents.items()}
@@ -86,6 +88,8 @@ def compile_plan(
         policy=policy,
         options=options,
         budget=budget,
+        entry=crew.entry_name,
+        min_messages=_min_messages(crew, options),
         view_policies=views,
         sanitize_output=sanitize_output,
     )
@@ -129,16 +133,16 @@ def _handoff_spec(handoff: Handoff, agents: Mapping[str, Agent], groups: Mapping
     )
 
 
-def overhead_parts(agent: Agent, kit: Toolkit, counter: TokenCounter = ESTIMATOR) -> list[tuple[str, int]]:
-    """What every request of this agent holds beside messages, with its tokens."""
+def overhead_parts(agent: Agent, toolkit: Toolkit, counter: TokenCounter = ESTIMATOR) -> list[tuple[str, int]]:
+    """What every request of this agent holds beside messages: instructions, tools and schema, each with its tokens."""
     parts = [("instructions", counter.count(agent.instructions))]
     parts.extend(
         (f"tool {spec.name}", counter.count(f"{spec.name} {spec.description} {json.dumps(dict(spec.parameters))}") + 8)
-        for spec in kit.specs
+        for spec in toolkit.specs
     )
 
-    if kit.output is not None:
-        parts.append((f"schema {kit.output.name}", counter.count(json.dumps(dict(kit.output.schema)))))
+    if toolkit.output is not None:
+        parts.append((f"schema {toolkit.output.name}", counter.count(json.dumps(dict(toolkit.output.schema)))))
 
     return parts
 
@@ -173,16 +177,14 @@ def _model_index(state: RunFields, name: str) -> int:
 
 
 def resolve_budget(crew: Crew, policy: Policy, limit: int | None, prune_to: int | None) -> HistoryBudget:
-    """An explicit limit, else the policy's own; how far a pruning cuts, else half of it."""
+    """The bound of the history: the explicit limit, else that of the policy; by default a pruning cuts to its half."""
     options = policy_options(policy)
     prune_to = options.prune_to if prune_to is None else prune_to
     problems = value_problems(PositiveInt | None, {"max_messages_per_request": limit, "prune_to": prune_to})
     own = options.history_limit
 
     if not problems and limit is not None and own is None:
-        problems.append(
-            f"max_messages_per_request={limit} and the policy {policy.name!r}, which has no bound, exclude each other"
-        )
+        problems.append(f"max_messages_per_request={limit} contradicts the policy {policy.name!r}, which has no bound")
 
     if problems:
         raise DefinitionError("CrewExecutor", problems)
@@ -204,7 +206,7 @@ def resolve_budget(crew: Crew, policy: Policy, limit: int | None, prune_to: int 
     if bound is None:
         return HistoryBudget(limit=None)
 
-    needed = min_messages(crew, policy)
+    needed = _min_messages(crew, options)
 
     if bound < needed:
         raise DefinitionError(
@@ -231,13 +233,13 @@ def resolve_budget(crew: Crew, policy: Policy, limit: int | None, prune_to: int 
 
 
 def _asks_for_more_than(policy: Policy, limit: int) -> bool:
-    """Whether the policy asks for more; the 50 of `rolling` and `summarize` stand for nothing but a default."""
+    """Whether the policy sets a larger limit; the 50 of `rolling` and `summarize` is only a default."""
     own = policy_options(policy).explicit_limit
     return own is not None and own > limit and not (isinstance(policy, Rolling | Summarize) and own == Rolling().limit)
 
 
 def check_view_policies(plan: Plan) -> None:
-    """What shapes an agent's view can make no summary, and must leave room for what the agent has to see."""
+    """Refuse view policies that make summaries, or that are too small for the mandatory part of a step."""
     problems: list[str] = []
 
     for name, policies in plan.view_policies.items():
@@ -256,26 +258,26 @@ def check_view_policies(plan: Plan) -> None:
         raise DefinitionError("CrewExecutor", problems)
 
 
-def min_messages(crew: Crew, policy: Policy) -> int:
-    """How many messages the mandatory part of a step may need, and a summary where the policy makes them."""
+def _min_messages(crew: Crew, options: PolicyOptions) -> int:
+    """The size of the mandatory part of a step, and of a summary where the policy makes one."""
     step = 3 if crew.groups else max(_messages_per_step(agent) for agent in crew.agents_by_name.values())
-    return step + policy_options(policy).summarizes
+    return step + options.summarizes
 
 
 def _messages_per_step(agent: Agent) -> int:
-    """A goal is enough for an agent that only answers; else a call and its result, or a reply and what follows it."""
+    """1 (the goal) for an agent that only replies; otherwise 3: a call and its result, or a reply and a message."""
     more = agent.tools or agent.handoffs or agent.routes or agent.then or agent.wait_for_signal or agent.output
     return 3 if more else 1
 
 
 def check_system_messages_fit(plan: Plan, messages: Iterable[Message]) -> None:
-    """Before the first request: whether the system messages that came in leave room for a step."""
+    """Refuse input whose system messages leave no space for a step."""
     systems = len({message.text for message in messages if isinstance(message, SystemMessage)})
-    needed, budget = min_messages(plan.crew, plan.policy), plan.budget
+    needed, budget = plan.min_messages, plan.budget
 
     if budget.limit is not None and needed + systems > budget.limit:
         raise ContextOverflow(
-            f"{systems} system messages leave no room for a step within max_messages_per_request={budget.limit}; "
+            f"{systems} system messages leave no space for a step within max_messages_per_request={budget.limit}; "
             f"at least {needed + systems} are needed.",
             limit=budget.limit,
             items=[("system messages", systems), ("goal and one step", needed)],

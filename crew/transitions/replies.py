@@ -13,7 +13,7 @@ from crew.history.token_budget import Calibration
 from crew.history.view import View
 from crew.history.view_fitting import TARGET_SHARE, ViewFitter
 from crew.messages import AssistantMessage, is_empty
-from crew.runs.events import AgentStarted, FellBack, Replied, ReplyEmpty, Routed, TooLong
+from crew.runs.events import AgentStarted, FellBack, Replied, ReplyEmpty, Routed, TooLong, UsageChanged
 from crew.runs.state import AskModel, AwaitInput, RepeatReason
 from crew.transitions.before_request import accept_view, ask_model_next, give_up_on_output, view_fitter
 from crew.transitions.branches import start_branches
@@ -28,7 +28,7 @@ def on_replied(step: Step, event: Replied) -> None:
     repeat_reason = _repeat_reason(step)
     step.count_usage(event.usage)
     tokens = learn_from_bill(step, event)
-    step.emit_usage()
+    step.emit(UsageChanged, usage=step.counters.usage)
 
     if is_empty(event.message):
         _on_empty(step, repeat_reason)

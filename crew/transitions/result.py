@@ -1,4 +1,4 @@
-"""From a state to what the caller gets."""
+"""From a state to the result for the caller, and from a result to the state of the next run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from crew.transitions.plan import Plan
 
 
 def build_result(plan: Plan, state: RunState) -> RunResult:
-    """Everything so far; of a run that has not finished, what it waits for."""
+    """The result of a run; of an unfinished run, with its pauses."""
     end = state.next if isinstance(state.next, Finished) else None
     stop: StopReason = end.stop_reason if end is not None else "paused" if is_blocked(state) else "failed"
     entries = without_open_calls(state.history.entries)
-    tally = total_counters(state)
+    counters = total_counters(state)
     return RunResult(
         output=_parsed_output(plan, state, end),
         stop_reason=stop,
@@ -35,20 +35,20 @@ def build_result(plan: Plan, state: RunState) -> RunResult:
             messages=sum(message_size(entry.message) for entry in entries),
             limit=plan.budget.limit,
             estimated_tokens=sum(entry.tokens for entry in entries),
-            prunings=len(tally.prunings),
-            messages_pruned=tally.messages_pruned,
-            sizes=tally.prunings,
-            by_agent=tally.by_agent,
-            by_tool=tally.by_tool,
-            by_policy=tally.by_policy,
-            requests=tally.usage.requests,
-            tokens_estimated=tally.tokens_estimated,
-            tokens_billed=tally.usage.input_tokens,
-            tokens_saved=tally.tokens_saved,
-            cost_saved=tally.cost_saved,
-            cached_predicted=tally.cached_predicted,
-            cached_billed=tally.usage.cache_read_tokens,
-            prefix_breaks=tally.prefix_breaks,
+            prunings=len(counters.prunings),
+            messages_pruned=counters.messages_pruned,
+            sizes=counters.prunings,
+            by_agent=counters.by_agent,
+            by_tool=counters.by_tool,
+            by_policy=counters.by_policy,
+            requests=counters.usage.requests,
+            tokens_estimated=counters.tokens_estimated,
+            tokens_billed=counters.usage.input_tokens,
+            tokens_saved=counters.tokens_saved,
+            cost_saved=counters.cost_saved,
+            cached_predicted=counters.cached_predicted,
+            cached_billed=counters.usage.cache_read_tokens,
+            prefix_breaks=counters.prefix_breaks,
         ),
         pauses=pending_pauses(state),
         branches=state.branches,
@@ -58,7 +58,7 @@ def build_result(plan: Plan, state: RunState) -> RunResult:
 
 
 def without_open_calls(entries: tuple[HistoryEntry, ...]) -> tuple[HistoryEntry, ...]:
-    """The history without a reply whose calls are still open: nobody else could answer them."""
+    """The entries without a last reply whose calls have no results: another run can't answer them."""
     last = entries[-1].message if entries else None
     return entries[:-1] if isinstance(last, AssistantMessage) and last.calls else entries
 
@@ -75,11 +75,11 @@ def _parsed_output(plan: Plan, state: RunState, end: Finished | None) -> Any:
     try:
         return agent.output.model_validate_json(end.output)
     except ValidationError:
-        return end.output  # a route or a join ended the run, so that no reply had to fit the schema
+        return end.output  # a route or a join ended the run: no reply had to match the schema
 
 
 def continue_from(state: RunState, before: RunState) -> RunState:
-    """A new run that goes on where another one stood: its history at rest, its transcript, its views."""
+    """The state of a new run that continues the history, transcript and views of an earlier one."""
     entries = without_open_calls(before.history.entries)
     history = History(entries=entries, size=sum(message_size(entry.message) for entry in entries))
     return replace(

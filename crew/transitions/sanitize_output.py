@@ -1,4 +1,4 @@
-"""An answer without what a model leaks into it: thinking between tags, NULs, stray white space."""
+"""Removes from an output what models leak into it: thinking between tags, NULs, surplus white space."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _CLOSING_TAG = {tag: re.compile(rf"</{tag}\s*>", re.IGNORECASE) for tag in THINK
 
 
 def sanitize_output(text: str) -> str:
-    """The text as it is meant to be read; what stands in code is left alone."""
+    """The text without thinking, NULs and surplus white space; code is unchanged."""
     return "\n".join(_collapse_blank_lines(_without_thinking(text.replace("\0", "")).split("\n"))).strip(
         STRIPPED_CHARACTERS
     )
 
 
 def _without_thinking(text: str) -> str:
-    """Without blocks of thinking.
+    """The text without blocks of thinking.
 
-    One that was never closed counts where the text begins with it; one that was never opened reaches back to the
-    beginning, because some servers leave the opening tag to their template.
+    A block without a closing tag counts only at the start of the text; one without an opening tag reaches back to the
+    start, because some servers put the opening tag into their template.
     """
     kept, begin, at = "", 0, 0
-    open_for_ever: set[str] = set()
+    never_closed: set[str] = set()
 
     while found := _CODE_OR_TAG.search(text, at):
         at, tag = found.end(), (found["tag"] or "").lower()
 
-        if not tag or tag in open_for_ever:
+        if not tag or tag in never_closed:
             continue
 
         if found["closes"]:
@@ -48,13 +48,13 @@ def _without_thinking(text: str) -> str:
         elif not before.strip():
             return ""
         else:
-            open_for_ever.add(tag)
+            never_closed.add(tag)
 
     return kept + text[begin:]
 
 
 def _collapse_blank_lines(lines: list[str]) -> list[str]:
-    """Without white space at the ends of lines, and with one blank line where there were several."""
+    """The lines without trailing white space, and with at most one blank line in a row."""
     kept: list[str] = []
     in_code = False
 

@@ -15,7 +15,7 @@ from crew.history.view_fitting import Pruning
 from crew.interfaces import HistoryBudget, HistoryEntry, PruneDecision
 from crew.messages import AssistantMessage, Message, Origin, SummaryMessage, Usage, UserMessage
 from crew.runs.counters import ToolCounters
-from crew.runs.events import BaseEvent, Event, HistoryPruned, LimitReached, UsageChanged
+from crew.runs.events import BaseEvent, Event, HistoryPruned, LimitReached
 from crew.runs.state import CallTools, Finished, Next, OpenCall, RunState, StopReason
 from crew.transitions.plan import Plan, token_budget_for
 
@@ -95,16 +95,10 @@ class Step:
 
     def emit(self, kind: Callable[Facts, Event], *_: Facts.args, **facts: Facts.kwargs) -> None:
         """Emit an event of this run; run id, agent, number and time are filled in."""
-        self.emit_for(self.run_id, self.agent, kind, *_, **facts)
-
-    def emit_for(
-        self, run_id: str, agent: str, kind: Callable[Facts, Event], *_: Facts.args, **facts: Facts.kwargs
-    ) -> None:
-        """Emit an event of another run of the tree."""
         # Built once, complete: copying a frozen event in order to number it would cost more than building it.
         build = cast(Callable[..., Event], kind)
         number = self.event.sequence + len(self.emitted) + 1
-        self.emitted.append(build(run_id=run_id, agent=agent, at=self.event.at, sequence=number, **facts))
+        self.emitted.append(build(run_id=self.run_id, agent=self.agent, at=self.event.at, sequence=number, **facts))
 
     def count_usage(self, usage: Usage) -> None:
         """Add one model call to the counters of the run and of its current agent."""
@@ -116,10 +110,6 @@ class Step:
             rounds=counters.rounds + 1,
             by_agent={**counters.by_agent, self.agent: usage if known is None else known + usage},
         )
-
-    def emit_usage(self) -> None:
-        """Report what the run has used so far."""
-        self.emit(UsageChanged, usage=self.counters.usage)
 
     def count_tool(self, name: str, *, is_error: bool) -> None:
         """Add one finished call to the counters of this tool."""

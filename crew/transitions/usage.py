@@ -9,7 +9,7 @@ from crew.history.history import History
 from crew.history.token_budget import BilledTokens, Calibration, calibrate
 from crew.history.view import View
 from crew.interfaces import HistoryEntry
-from crew.runs.counters import add_costs
+from crew.messages import add_costs
 from crew.runs.events import Replied
 from crew.runs.state import request_view
 from crew.transitions.plan import with_token_budget

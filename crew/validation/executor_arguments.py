@@ -62,11 +62,8 @@ def _observer_problems(observers: object) -> Iterator[str]:
             yield f"an observer must be a synchronous function, because events are not awaited; {observer!r} is async"
 
 
-def parameters_or_default(parameters: object, default: RequestParameters) -> RequestParameters:
-    """The parameters of a run, or else those of the executor."""
-    if parameters is None:
-        return default
-
+def check_parameters(parameters: object) -> RequestParameters:
+    """The parameters of one run, if they are `RequestParameters`."""
     if not isinstance(parameters, RequestParameters):
         text = f"parameters must be RequestParameters(...), not {parameters!r}."
         raise InvalidInput([Violation(rule="parameters", text=text, value=parameters)])

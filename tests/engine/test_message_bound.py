@@ -180,13 +180,13 @@ def test_prune_target_is_checked_against_the_limit() -> None:
 
 
 async def test_limit_of_the_policy_is_the_default() -> None:
-    """An unbounded policy and an explicit limit exclude each other."""
+    """An unbounded policy and an explicit limit contradicts the policy."""
     assert executor_for("scripted:hi", history=Rolling(limit=7)).plan.budget.limit == 7
     assert executor_for("scripted:hi", history="unbounded").plan.budget.limit is None
     one, two = (executor_for("scripted:hi", max_messages_per_request=n) for n in (5, 6))
     assert (one.plan.budget.limit, two.plan.budget.limit) == (5, 6)
 
-    with pytest.raises(DefinitionError, match="exclude each other"):
+    with pytest.raises(DefinitionError, match="contradicts the policy"):
         executor_for("scripted:hi", history="unbounded", max_messages_per_request=50)
 
 

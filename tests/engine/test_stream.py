@@ -36,7 +36,7 @@ async def test_plain_async_for_reads_the_whole_run() -> None:
     """Without `async with` the events are the same; a second iteration is empty."""
     stream = executor_for(RecordingProvider(*LINES), look).execute_stream("go")
 
-    with pytest.raises(CrewError, match="no result yet"):
+    with pytest.raises(CrewError, match="not read to its end"):
         _ = stream.result
 
     events = [event async for event in stream]

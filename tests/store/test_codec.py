@@ -50,7 +50,7 @@ def test_other_data_is_refused(data: bytes) -> None:
 async def test_encoded_state_holds_its_version() -> None:
     """A later release can recognize it."""
     result = await executor_for("scripted:hello").execute("go")
-    assert json.loads(encode_state(result.state))["version"] == 1
+    assert json.loads(encode_state(result.state))["version"] == 2
 
 
 def test_transcript_is_immutable() -> None:

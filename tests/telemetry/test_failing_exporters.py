@@ -274,7 +274,7 @@ async def test_a_burst_of_ten_thousand_spans_is_not_dropped() -> None:
     assert len(got) == 10_000
 
 
-def test_import_crew_starts_nothing_and_loads_neither_opentelemetry_nor_structlog() -> None:
+def test_import_crew_loads_neither_opentelemetry_nor_structlog() -> None:
     """And a run that nobody watches does not load them either."""
     code = """
 import logging, os, sys, threading

@@ -142,7 +142,7 @@ async def test_a_branch_that_ended_before_its_group_failed_is_told_as_completed(
     assert durations[("gen_ai.agent.name", "done"),].total == 2
 
 
-async def test_a_branch_that_ended_before_the_run_was_interrupted_is_told_as_completed(seen) -> None:
+async def test_branch_that_ended_before_an_interruption_is_completed(seen) -> None:
     """The caller goes away while the other one works."""
     begun = asyncio.Event()
 
@@ -197,7 +197,7 @@ async def test_whoever_goes_on_after_a_group_is_linked_to_it(seen) -> None:
     assert link.attributes == {"crew.link": "route"}
 
 
-async def test_a_question_that_failed_before_it_was_told_is_one_span_and_one_measurement(seen) -> None:
+async def test_failed_request_is_one_span_and_one_measurement(seen) -> None:
     """While one branch commits, another one's question is asked, and fails: still as many spans as questions."""
 
     backup = ScriptedProvider("From the backup.", model="small")
@@ -231,7 +231,7 @@ def summarising(summary, **options) -> CrewExecutor:
     return CrewExecutor(Agent("a", model=model, tools=[look]), history=policy, **options)
 
 
-async def test_a_summariser_works_inside_its_chat_span_and_takes_the_time_that_it_takes(seen) -> None:
+async def test_summarizer_runs_inside_its_chat_span(seen) -> None:
     """What the provider starts is below the chat, below `crew.compact`; in the terminal too."""
     clock, tree, current = ManualClock(), Tree(), []
 
@@ -455,7 +455,7 @@ async def test_an_observer_that_raises_a_cancellation_cancels_nothing() -> None:
     assert (await CrewExecutor(agent, observers=[watch]).execute("Go")).output == "Done."
 
 
-async def test_whoever_logs_inside_a_tool_has_the_ids_also_where_nobody_hears_our_own_lines(seen) -> None:
+async def test_log_records_inside_a_tool_have_the_ids(seen) -> None:
     """An application with structlog and no handler for `crew`; in a branch too."""
     found: list[dict] = []
 

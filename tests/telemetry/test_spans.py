@@ -417,7 +417,7 @@ async def test_a_stream_from_a_server_that_is_left_half_way_ends_its_spans(
     assert "detach" not in caplog.text.lower()
 
 
-async def test_summaries_are_compactions_with_a_chat_of_their_own_and_the_bill_adds_up(seen) -> None:
+async def test_summaries_are_compaction_spans_with_a_chat_span(seen) -> None:
     """What a summary cost counts once, on a chat span below `crew.compact`."""
     script = [call("look", order_id=str(number)) for number in range(20)]
 
@@ -533,7 +533,7 @@ async def test_a_call_that_is_told_late_is_traced_from_its_beginning(seen) -> No
     assert all("gen_ai.input.messages" in span.attributes for span in chats.values())
 
 
-async def test_a_fallback_is_told_where_it_happened_and_unknown_events_are_passed_over(seen) -> None:
+async def test_fallback_is_a_span_event_and_unknown_events_are_ignored(seen) -> None:
     """The event has model, backup and reason; an event of a later release changes nothing."""
     watch = _watch(seen)
     watch(FellBack(run_id="r", agent="a", at=1.0, model="big", backup="small", reason="Overloaded: later"))
