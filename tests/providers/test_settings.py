@@ -92,9 +92,7 @@ async def test_thinking_stays_off_where_a_call_is_forced() -> None:
         ("anthropic:claude-sonnet-4-5", ModelSettings(thinking_tokens=2000, temperature=0.5), "exclude each other"),
     ],
 )
-def test_unknown_setting_is_an_error_before_the_first_run(
-    model: str, settings: ModelSettings, words: str
-) -> None:
+def test_unknown_setting_is_an_error_before_the_first_run(model: str, settings: ModelSettings, words: str) -> None:
     """Nothing is dropped in silence: the error names the value and what would be taken instead."""
     with pytest.raises(DefinitionError) as caught:
         CrewExecutor(Agent("a", instructions="Hi.", model=model, settings=settings))
