@@ -6,7 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import lru_cache
 from types import BuiltinMethodType, FunctionType, MethodType, TracebackType
+from typing import TypeGuard
 
 from crew.agents.crew import Crew
 from crew.errors import describe
@@ -18,23 +20,15 @@ from crew.runs.interfaces import (
     Observer,
     ObserverFactory,
     RunObserver,
-    is_observer_factory,
-    is_run_observer,
 )
 from crew.runs.state import RunState
 from crew.secrets.scrubbing import Scrubber, scrub_value
 
 log = logging.getLogger("crew")
 
-CallContext = Callable[[str, ModelRequest | ToolCall], AbstractContextManager[None]]
 
 OBSERVER_ERRORS = (Exception, asyncio.CancelledError)
 """What an observer may raise. It is never awaited, so a CancelledError comes from the observer, not from the run."""
-
-
-def no_call_context(run_id: str, call: ModelRequest | ToolCall) -> AbstractContextManager[None]:
-    """The call context of a run without observers."""
-    return NO_CONTEXT
 
 
 class Observers:
@@ -53,7 +47,7 @@ class Observers:
         self._publish = publish
         # Tuples are replaced, never mutated: an observer may be disabled while another one handles the same event.
         self._active = tuple(observers)
-        self._run_observers: tuple[RunObserver, ...] = tuple(filter(is_run_observer, observers))
+        self._run_observers: tuple[RunObserver, ...] = tuple(filter(_is_run_observer, observers))
 
     def __call__(self, event: Event) -> None:
         self._publish(event)
@@ -87,7 +81,7 @@ class Observers:
         self._run_observers = tuple(other for other in self._run_observers if other is not observer)
         self._warn(observer, error)
 
-        if is_run_observer(observer):
+        if _is_run_observer(observer):
             with suppress(*OBSERVER_ERRORS):  # the observer boundary; the warning was logged for the first error
                 observer.close(error, None)
 
@@ -107,7 +101,7 @@ def observers_for_run(
 
     for observer in observers:
         try:
-            if is_observer_factory(observer):
+            if _is_observer_factory(observer):
                 found.append(observer.observe(crew, state, resumes=resumes))
             elif callable(observer):
                 found.append(observer)
@@ -115,6 +109,22 @@ def observers_for_run(
             log.warning("An observer can't observe run %s: %s", state.run_id, describe(error))
 
     return found
+
+
+# Python 3.11 takes 20 µs to check an instance against a Protocol, and these checks are made for every run.
+
+
+@lru_cache(maxsize=1_000)
+def _implements(kind: type, protocol: type) -> bool:
+    return issubclass(kind, protocol)
+
+
+def _is_run_observer(observer: Observer) -> TypeGuard[RunObserver]:
+    return _implements(type(observer), RunObserver)
+
+
+def _is_observer_factory(observer: Observer | ObserverFactory) -> TypeGuard[ObserverFactory]:
+    return _implements(type(observer), ObserverFactory)
 
 
 class _CallContexts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from crew.errors import DefinitionError, suggest
@@ -134,6 +135,7 @@ PROFILES = {
 STRICTEST = PROFILES["strictest"]
 
 
+@cache
 def get_profile(name: str) -> Profile:
     """Look a profile up by its name."""
     if name not in PROFILES:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from crew.agents.crew import Crew
 from crew.interfaces import ModelRequest
@@ -81,28 +80,6 @@ class ObserverFactory(Protocol):
         """The observer of the run that starts, or resumes, in this state."""
 
 
-# Python 3.11 takes 20 µs to check an instance against a Protocol, and these checks are made for every run.
-
-
-@lru_cache(maxsize=1_000)
-def _implements(kind: type, protocol: type) -> bool:
-    return issubclass(kind, protocol)
-
-
-def is_run_observer(observer: Observer) -> TypeGuard[RunObserver]:
-    """`isinstance(observer, RunObserver)`, cached by type."""
-    return _implements(type(observer), RunObserver)
-
-
-def is_observer_factory(observer: Observer | ObserverFactory) -> TypeGuard[ObserverFactory]:
-    """`isinstance(observer, ObserverFactory)`, cached by type."""
-    return _implements(type(observer), ObserverFactory)
-
-
 def commits_immediately(store: RunStore) -> bool:
     """Whether this store declares that its `commit` never suspends."""
-    return _is_immediate_store(store) and store.commits_immediately()
-
-
-def _is_immediate_store(store: RunStore) -> TypeGuard[ImmediateStore]:
-    return _implements(type(store), ImmediateStore)
+    return isinstance(store, ImmediateStore) and store.commits_immediately()

@@ -140,6 +140,9 @@ class InputValidator:
             text = f"The history must be a list of messages or a RunResult, not {type(history).__name__}."
             return (), [Violation(rule="type", text=text, value=history)]
 
+        if not history:
+            return (), []
+
         if too_many := [*size_violations(history, self.max_history_messages)]:
             return (), too_many
 

@@ -1,4 +1,4 @@
-"""Estimates before anything was billed: near a real tokenizer, for the scripts and shapes that conversations hold."""
+"""Estimates before the first bill are close to a real tokenizer, for the scripts and formats of conversations."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_an_estimate_is_near_a_real_tokenizer(name: str) -> None:
-    """Within a quarter, before anything was billed; four characters a token would be wrong by factors."""
+def test_estimate_is_close_to_a_real_tokenizer(name: str) -> None:
+    """Within a quarter, before the first bill; four characters a token would be wrong by factors."""
     pytest.importorskip("rs_bpe")
     counter = exact_counter("openai", "gpt-5-mini")
     assert counter is not None
@@ -81,8 +81,8 @@ def test_an_estimate_is_near_a_real_tokenizer(name: str) -> None:
     assert real * 0.75 <= estimate_tokens(SAMPLES[name]) <= real * 1.25
 
 
-def test_the_exact_tokenizer_is_for_openai_models_alone() -> None:
-    """Nobody else's tokenizer is public."""
+def test_exact_tokenizer_is_only_for_openai_models() -> None:
+    """Other providers publish no tokenizer."""
     assert exact_counter("anthropic", "claude-opus-4-5") is None
     pytest.importorskip("rs_bpe")
     modern, older = exact_counter("openai-responses", "gpt-5"), exact_counter("openai", "gpt-4")
@@ -91,25 +91,25 @@ def test_the_exact_tokenizer_is_for_openai_models_alone() -> None:
     assert modern.count(KOREAN) < older.count(KOREAN)
 
 
-def test_a_long_text_is_judged_by_parts_of_it() -> None:
-    """A sample of a uniform text says as much as all of it."""
+def test_long_text_is_estimated_from_samples() -> None:
+    """A sample of a uniform text is representative."""
     assert 0.9 < estimate_tokens(ENGLISH * 400) / (400 * estimate_tokens(ENGLISH)) < 1.1
 
 
-def test_keys_and_base64_are_not_words() -> None:
+def test_keys_and_base64_have_more_tokens() -> None:
     """They have about three characters a token."""
     assert 0.3 < estimate_tokens("3f9a27c81b" * 40) / 400 < 0.5
 
 
-def test_nothing_has_no_tokens_and_anything_has_some() -> None:
-    """Also what no class of characters knows."""
+def test_only_empty_text_has_no_tokens() -> None:
+    """Also for characters of no known class."""
     assert estimate_tokens("") == 0
     assert ESTIMATOR.count("\x00") == 1
     assert estimate_tokens("\x00" * 800) == 100
 
 
 def test_every_kind_of_message_is_counted() -> None:
-    """Text, calls, results and pictures; what only the provider can read is left out."""
+    """Text, calls, results and images; data that only the provider can read is left out."""
     text = estimate_tokens(ENGLISH)
     assert (
         estimate_message_tokens(SystemMessage(ENGLISH)) == estimate_message_tokens(SummaryMessage(ENGLISH)) == text + 4
@@ -121,8 +121,8 @@ def test_every_kind_of_message_is_counted() -> None:
     assert estimate_message_tokens(ToolMessage(results)) == 2 * (text + 4)
 
 
-def test_counts_are_kept_by_counter_and_only_if_wanted() -> None:
-    """A message is counted once by each counter; without keeping, each time."""
+def test_counts_are_cached_by_counter() -> None:
+    """A message is counted once by each counter; without caching, every time."""
 
     class Ones:
         def __init__(self) -> None:

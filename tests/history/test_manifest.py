@@ -1,4 +1,4 @@
-"""The manifest: enough to know every request of a run, in the size of what changed."""
+"""The manifest describes every request of a run, in the size of what changed."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def reader(parts: int) -> Any:
     return lambda request: call("read", part=request.turn) if request.turn < parts else "All read."
 
 
-async def told(**options: Any) -> tuple[list[Manifest], Any, list[list[str]]]:
-    """A run's manifests, its result, and the ids that each of its requests held."""
+async def run_with_manifests(**options: Any) -> tuple[list[Manifest], Any, list[list[str]]]:
+    """The manifests of a run, its result, and the message ids of each request."""
     sent: list[list[str]] = []
 
     def line(request: Any) -> Any:
@@ -60,27 +60,27 @@ async def told(**options: Any) -> tuple[list[Manifest], Any, list[list[str]]]:
     return [m for m in replied if m is not None], stream.result, sent
 
 
-async def test_the_changes_add_up_to_every_request() -> None:
-    """Folding the manifests of an agent gives the ordered messages of any of its requests."""
+async def test_manifests_add_up_to_every_request() -> None:
+    """Folding the manifests of an agent gives the ordered messages of each request."""
     for own in (None, Truncate(), MaskToolResults(keep_recent=3)):
-        manifests, result, sent = await told(own=own)
+        manifests, result, sent = await run_with_manifests(own=own)
         assert [m.manifest for m in result.transcript if m.role == "assistant"] == manifests
 
         for number in range(len(manifests)):
             assert [line.id for line in expand_manifests(manifests[: number + 1])] == sent[number]
 
 
-async def test_a_manifest_is_as_large_as_what_changed() -> None:
-    """Flat in the length of the run: between two prunings a manifest tells of the two new messages alone."""
-    manifests, _, _ = await told()
+async def test_manifest_is_as_large_as_the_change() -> None:
+    """Its size does not grow with the run: between two prunings it lists only the two new messages."""
+    manifests, _, _ = await run_with_manifests()
     held = [m for m in manifests if not m.moved_by]
     assert len(held) > 60
     assert all(len(m.tail) == 2 and not m.removed for m in held)
 
 
-async def test_a_prefix_that_held_still_is_the_request_before() -> None:
-    """The digest of a request is the prefix of the next one, unless a rule moved it."""
-    manifests, result, _ = await told()
+async def test_prefix_digest_equals_the_previous_request() -> None:
+    """Unless a rule moved the prefix."""
+    manifests, result, _ = await run_with_manifests()
 
     for before, after in pairwise(manifests):
         assert (after.prefix_digest == before.digest) == (after.moved_by == "")
@@ -92,14 +92,14 @@ async def test_a_prefix_that_held_still_is_the_request_before() -> None:
     assert result.metrics.tokens_estimated == sum(m.tokens_estimated for m in manifests)
 
 
-async def test_what_left_is_named_with_the_rule() -> None:
-    """Evicted by the crew's policy, or hidden by a rule of the view."""
-    manifests, _, _ = await told(max_messages_per_request=20)
+async def test_removed_messages_are_listed_with_the_rule() -> None:
+    """Evicted by the policy of the crew, or hidden by a rule of the view."""
+    manifests, _, _ = await run_with_manifests(max_messages_per_request=20)
     moved = [m for m in manifests if m.moved_by == "rolling"]
     assert moved
     assert all({line.disposition for line in m.removed} == {"evicted"} for m in moved)
     assert all({line.reason for line in m.removed} == {"rolling"} for m in moved)
-    cut, _, _ = await told(own=Truncate(), history="unbounded")
+    cut, _, _ = await run_with_manifests(own=Truncate(), history="unbounded")
     lines = [line for m in cut if m.moved_by == "truncate" for line in (*m.tail, *m.removed)]
     assert {(line.disposition, line.reason) for line in lines} == {
         ("kept", ""),
@@ -108,16 +108,16 @@ async def test_what_left_is_named_with_the_rule() -> None:
     }
 
 
-async def test_masked_results_are_told_as_masked() -> None:
+async def test_masked_results_are_listed_as_masked() -> None:
     """With the rule that masked them."""
-    manifests, _, _ = await told(own=MaskToolResults(keep_recent=3))
+    manifests, _, _ = await run_with_manifests(own=MaskToolResults(keep_recent=3))
     lines = [line for m in manifests for line in m.tail if line.disposition == "masked"]
     assert lines[0].reason == "mask_tool_results"
     assert {line.reason for line in lines} <= {"mask_tool_results", "masked before"}
 
 
-async def test_what_crossed_a_handoff_as_text_is_told_so() -> None:
-    """A reply whose calls stayed behind."""
+async def test_replies_without_calls_are_listed_as_text() -> None:
+    """After a handoff that lets only text cross."""
     second = Agent("second", model=ScriptedProvider("Done."))
 
     first = Agent(
@@ -163,8 +163,8 @@ def answered(view: View, history: History) -> View:
     )
 
 
-def test_what_a_summary_covers_is_told_as_summarised() -> None:
-    """It left the history, and something stands for it."""
+def test_covered_messages_are_listed_as_summarized() -> None:
+    """They left the history, and a summary stands for them."""
     messages = [UserMessage("goal", id="g"), *(AssistantMessage(f"t{i}", id=f"t{i}") for i in range(4))]
     history, transcript = made(*messages, goal="g")
     view = answered(View(), history)
@@ -180,8 +180,8 @@ def test_what_a_summary_covers_is_told_as_summarised() -> None:
     assert [line.id for line in found.tail] == ["s", "t3"]
 
 
-def test_another_model_has_cached_nothing() -> None:
-    """A cache belongs to a model, whatever is the same."""
+def test_another_model_has_no_cached_prefix() -> None:
+    """A prompt cache belongs to one model."""
     history, transcript = made(UserMessage("goal", id="g"), AssistantMessage("x", id="x"), UserMessage("y", id="y"))
     view = answered(View(), history)
     assert manifest(history, transcript, view).cached_predicted == 1_800
@@ -192,7 +192,7 @@ def test_another_model_has_cached_nothing() -> None:
     assert fallen.moved_by == "fallback"
 
 
-def test_the_estimate_says_where_it_comes_from() -> None:
+def test_manifest_names_the_count_method() -> None:
     """Estimated, counted exactly, or calibrated by a bill."""
     history, transcript = made(UserMessage("goal", id="g"))
     assert manifest(history, transcript, View()).count_method == "estimated"
@@ -200,8 +200,8 @@ def test_the_estimate_says_where_it_comes_from() -> None:
     assert manifest(history, transcript, View(), calibration=Calibration(bill_count=1)).count_method == "calibrated"
 
 
-def test_a_request_that_lost_its_end_differs_from_there_on() -> None:
-    """Also where nothing new stands in its place."""
+def test_request_that_lost_its_end_differs_from_there_on() -> None:
+    """Also if no new message takes its place."""
     history, transcript = made(UserMessage("goal", id="g"), AssistantMessage("x", id="x"))
     view = answered(View(), history)
     shorter = replace(history, entries=history.entries[:1])
@@ -209,8 +209,8 @@ def test_a_request_that_lost_its_end_differs_from_there_on() -> None:
     assert (found.same_messages, found.moved_by, found.tail) == (1, "rolling", ())
 
 
-def test_every_form_of_a_message_has_a_number_of_its_own() -> None:
-    """Whole, as text, masked, or a summary in the place of the last message that it covers."""
+def test_each_form_of_a_message_has_a_separate_code() -> None:
+    """Verbatim, as text, masked, or a summary at the position of the last message it covers."""
     result = ToolMessage((ToolResult(call_id="a", text="long"),), id="r")
     reply = AssistantMessage("text", calls=(ToolCall(id="a", name="read"),), id="c")
     history, _ = made(UserMessage("goal", id="g"), reply, result, SummaryMessage("short", id="s"), goal="g")
@@ -219,8 +219,8 @@ def test_every_form_of_a_message_has_a_number_of_its_own() -> None:
     assert entry_codes(history.entries, View(handoff_text_only=(1,))) == (0, 5, 8, 15)
 
 
-def test_masks_that_are_not_at_the_front_are_kept_one_by_one() -> None:
-    """A user's own policy may mask what it likes."""
+def test_scattered_masks_are_stored_one_by_one() -> None:
+    """A custom policy can mask any message."""
 
     def exchange(name: str) -> list[Any]:
         made = AssistantMessage(calls=(ToolCall(id=name, name="read"),), id=f"c{name}")

@@ -1,4 +1,4 @@
-"""Whatever the policy, alone, chained or hostile, a run keeps the laws of history."""
+"""A run keeps the invariants of history with any policy, alone, chained or hostile."""
 
 import asyncio
 import random
@@ -54,8 +54,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:head_tail keeps", "ignore:prune_
 
 
 @dataclass(frozen=True)
-class Hostile:
-    """Keeps, evicts, masks and names at random, what is not there included."""
+class HostilePolicy:
+    """Keeps, evicts, masks and names messages at random, also missing ones."""
 
     seed: int
     limit: int
@@ -105,7 +105,7 @@ def lone_policies(draw: st.DrawFn) -> Policy:
             return Checkpoint(trigger_at=limit, keep_recent=draw(st.integers(1, limit - 1)))
         case _:
             seed, eager, summarizes = draw(st.integers(0, 9999)), draw(st.booleans()), draw(st.booleans())
-            return Hostile(seed=seed, limit=limit, eager=eager, summarizes=summarizes)
+            return HostilePolicy(seed=seed, limit=limit, eager=eager, summarizes=summarizes)
 
 
 views = st.builds(MaskToolResults, keep_recent=st.integers(0, 6)) | st.just(Truncate())
@@ -135,8 +135,8 @@ def read(path: str) -> str:
 
 
 @dataclass
-class Stage:
-    """One conversation under test: who answers, what was asked, what was committed."""
+class PolicyRun:
+    """One conversation under test: its moves, requests and commits."""
 
     executor: CrewExecutor
     moves: list[int] = field(default_factory=list)
@@ -144,7 +144,7 @@ class Stage:
     states: list[RunState] = field(default_factory=list)
 
 
-def stage(policy: Policy, outcomes: list[str], parameters: RequestParameters) -> Stage:
+def stage(policy: Policy, outcomes: list[str], parameters: RequestParameters) -> PolicyRun:
     def answer(request: ModelRequest) -> Any:
         made.requests.append(request)
 
@@ -178,11 +178,11 @@ def stage(policy: Policy, outcomes: list[str], parameters: RequestParameters) ->
         store=Watching(),
         parameters=parameters,
     )
-    made = Stage(executor=executor)
+    made = PolicyRun(executor=executor)
     return made
 
 
-def check(made: Stage, limit: int, goal: str, told: RequestParameters | None = None) -> None:
+def check(made: PolicyRun, limit: int, goal: str, told: RequestParameters | None = None) -> None:
     told = told or RequestParameters()
 
     for request in made.requests:
@@ -206,13 +206,13 @@ def check(made: Stage, limit: int, goal: str, told: RequestParameters | None = N
 
 
 def overflows(error: ContextOverflow, told: RequestParameters) -> None:
-    """Only where what must be shown is larger than what may be."""
+    """Only if the mandatory part is larger than the limit."""
     assert sum(size for _, size in error.items) > error.limit
     assert error.limit in (told.max_history_size, told.max_tokens)
 
 
 def nothing_is_lost(result: RunResult) -> None:
-    """What is not shown any more is in the transcript; what a summary stands for is named by it."""
+    """Hidden messages are in the transcript; covered messages are named by their summary."""
     told = {message.id: message for message in result.transcript}
 
     for message in result.history:
@@ -224,10 +224,10 @@ def nothing_is_lost(result: RunResult) -> None:
 
 
 @given(policy=policies, talk=conversations, outcomes=summaries, told=parameters, systems=st.integers(0, 1))
-def test_every_policy_keeps_the_laws(
+def test_every_policy_keeps_the_invariants(
     policy: Policy, talk: list[list[int]], outcomes: list[str], told: RequestParameters, systems: int
 ) -> None:
-    """Bounded after every append, valid in every request, the goal in view, nothing lost: for any policy."""
+    """Bounded after every append, valid in every request, the goal in view, nothing lost."""
     limit = policy_options(split_stages(policy)[0]).history_limit
     assert limit is not None
     made = stage(policy, outcomes, told)
@@ -255,8 +255,8 @@ def test_every_policy_keeps_the_laws(
         nothing_is_lost(given)
 
 
-def test_an_executor_with_defaults_never_asks_for_a_summary() -> None:
-    """Nothing is ever compressed unasked."""
+def test_default_executor_never_requests_a_summary() -> None:
+    """Compression is opt-in."""
     made = stage(Rolling(), ["ok"], RequestParameters())
     result: Any = None
 
@@ -269,8 +269,8 @@ def test_an_executor_with_defaults_never_asks_for_a_summary() -> None:
     assert result.metrics.limit == 50
 
 
-def test_a_policy_of_ones_own_is_one_small_class() -> None:
-    """A policy needs a name and `prune`; what it gets wrong is put right."""
+def test_custom_policy_is_one_small_class() -> None:
+    """A policy needs a name and `prune`; its mistakes are corrected."""
 
     class Nothing:
         name = "nothing"
@@ -286,8 +286,8 @@ def test_a_policy_of_ones_own_is_one_small_class() -> None:
 
 
 @pytest.mark.parametrize("summarizes", [True, False])
-def test_room_for_a_summary_is_found_also_for_a_policy_that_did_not_ask_for_it(summarizes: bool) -> None:
-    """Whoever names messages for a summary gets it, within the bound."""
+def test_summary_fits_for_a_policy_without_the_option(summarizes: bool) -> None:
+    """A policy that names messages for a summary gets one, within the limit."""
 
     class Careless:
         name = "careless"

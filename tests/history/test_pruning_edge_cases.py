@@ -1,4 +1,4 @@
-"""The corners of pruning that long runs reach seldom, each on its own."""
+"""Edge cases of pruning that long runs reach rarely."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,8 +38,8 @@ def ids(history: History) -> list[str]:
     return [message.id for message in history.messages]
 
 
-def test_a_summary_that_finds_the_history_full_takes_the_room_of_the_oldest() -> None:
-    """It is inserted through the same bound as everything else."""
+def test_summary_in_a_full_history_evicts_the_oldest() -> None:
+    """It is inserted within the same limit as every message."""
     full = history(UserMessage("x", id="u"), AssistantMessage("y", id="r"), UserMessage("z", id="g"))
     summary = HistoryEntry(message=SummaryMessage("s", id="s", covers=("gone",)), position=1)
     made = full.insert_summary(
@@ -53,15 +53,15 @@ def test_a_summary_that_finds_the_history_full_takes_the_room_of_the_oldest() ->
     assert pruned is not None
 
 
-def test_a_summary_finds_no_room_beside_what_must_stay() -> None:
-    """Then there is none, and what it was for waits."""
+def test_no_summary_if_mandatory_messages_fill_the_limit() -> None:
+    """Its messages stay pending."""
     full = history(SystemMessage("a", id="s1"), SystemMessage("b", id="s2"), UserMessage("z", id="g"))
     entry = HistoryEntry(message=SummaryMessage("s", id="s", covers=("gone",)), position=1)
     assert full.insert_summary(entry, budget=HistoryBudget(limit=3, prune_to=1)) is None
 
 
-def test_a_history_without_a_bound_takes_any_summary() -> None:
-    """And what it covers leaves."""
+def test_unbounded_history_accepts_any_summary() -> None:
+    """The covered messages leave."""
     grown = history(UserMessage("x", id="u"), UserMessage("z", id="g")).insert_summary(
         HistoryEntry(message=SummaryMessage("s", id="s", covers=("u",)), position=0), budget=HistoryBudget(limit=None)
     )
@@ -69,8 +69,8 @@ def test_a_history_without_a_bound_takes_any_summary() -> None:
     assert ids(grown[0]) == ["s", "g"]
 
 
-def test_an_eager_policy_is_asked_without_a_bound_too() -> None:
-    """It may act on tokens alone."""
+def test_eager_policy_is_called_without_a_limit() -> None:
+    """It can prune by tokens alone."""
     long = history(*(UserMessage("x", id=f"u{n}") for n in range(9)), UserMessage("z", id="g"))
     policy = Summarize(window=100)
     grown, pruned = long.append(
@@ -83,8 +83,8 @@ def test_an_eager_policy_is_asked_without_a_bound_too() -> None:
     assert grown.size < 11
 
 
-def test_what_must_stay_and_does_not_fit_is_itemised() -> None:
-    """And only then."""
+def test_overflow_of_the_mandatory_part_is_itemized() -> None:
+    """Only then is there an overflow."""
     with pytest.raises(ContextOverflow) as caught:
         history(SystemMessage("a", id="s1"), UserMessage("z", id="g")).append(
             HistoryEntry(message=UserMessage("n", id="n"), position=2),
@@ -95,15 +95,15 @@ def test_what_must_stay_and_does_not_fit_is_itemised() -> None:
     assert len(caught.value.items) == 3
 
 
-def test_results_that_stand_alone_are_a_group_and_nothing_is_no_group() -> None:
-    """Whatever comes in can be surveyed."""
+def test_orphan_results_are_one_group() -> None:
+    """An empty history has no group."""
     lone = history(UserMessage("x", id="g"), exchange(1)[1])
     assert [g.kind for g in group_entries(lone.entries, "g")] == ["user", "results"]
     assert group_entries((), "g") == ()
 
 
-def test_a_turn_whose_opener_can_t_come_back_goes_with_it() -> None:
-    """A history opens with a user's message, or its beginning leaves."""
+def test_turn_without_its_user_message_is_evicted() -> None:
+    """A history starts with a user message, or its first turn leaves."""
     told = history(UserMessage("x", id="u"), *exchange(1), UserMessage("y", id="g"), *exchange(2), goal="g")
     groups = group_entries(told.entries, "g")
     kept = tuple(g for g in groups if g.entries[0].message.id != "u")
@@ -114,8 +114,8 @@ def test_a_turn_whose_opener_can_t_come_back_goes_with_it() -> None:
     assert next(entry.message.id for g in roomy.kept for entry in g.entries) == "u"
 
 
-def test_the_tail_skips_system_messages_and_summaries_and_may_hold_everything() -> None:
-    """They stand outside head and tail."""
+def test_tail_skips_system_messages_and_summaries() -> None:
+    """They are outside head and tail; the tail can hold all other messages."""
     policy = HeadTail(max_messages=4, preserve_first_n=1, preserve_last_n=2)
     messages = [
         UserMessage("x", id="u"),
@@ -132,8 +132,8 @@ def test_the_tail_skips_system_messages_and_summaries_and_may_hold_everything() 
     assert all_of_it.prune(few, HistoryBudget(limit=1, prune_to=1)).evicted == ()
 
 
-def test_files_are_read_from_arguments_that_can_be_read() -> None:
-    """Broken JSON, other shapes and tools that touch nothing name no file."""
+def test_touched_files_come_from_valid_arguments() -> None:
+    """Broken JSON, other types and tools without `touches` name no file."""
     messages: list[Message] = [UserMessage("x", id="first")]
 
     for n, (name, arguments) in enumerate(
@@ -150,8 +150,8 @@ def test_files_are_read_from_arguments_that_can_be_read() -> None:
     assert not {"a0", "a1", "a2"} & set(shown)
 
 
-def test_a_member_of_a_chain_keeps_to_its_own_smaller_bound() -> None:
-    """The chain's bound is the smallest; a member never sees more than its own."""
+def test_chain_member_keeps_its_smaller_limit() -> None:
+    """The limit of the chain is the smallest; a member never sees more than its limit."""
     policy = chain(Rolling(limit=10), HeadTail(max_messages=30))
     assert policy.options.limit == 10
     told = history(*(UserMessage("x", id=f"u{n}") for n in range(12)), UserMessage("z", id="g"))
@@ -162,16 +162,16 @@ def test_a_member_of_a_chain_keeps_to_its_own_smaller_bound() -> None:
         chain()
 
 
-def test_identifiers_are_what_names_something_exactly() -> None:
-    """Paths, ids, numbers with their commas, addresses; not words."""
+def test_identifiers_are_paths_ids_numbers_and_addresses() -> None:
+    """Not words."""
     text = "See src/a.py, and/or https://x.org/7 for INV-17: 1,250.00 EUR (ada@x.org), max_size; i.e. don't."
     assert [*find_identifiers(text)] == [
         "src/a.py", "https://x.org/7", "INV-17", "1,250.00", "ada@x.org", "max_size",
     ]  # fmt: skip
 
 
-def test_identifiers_of_arguments_are_their_values() -> None:
-    """Whatever shape they have; what is no JSON is read as text."""
+def test_identifiers_in_arguments_are_their_values() -> None:
+    """Of any JSON type; invalid JSON is read as text."""
     deep = AssistantMessage(
         calls=(
             ToolCall(id="1", name="f", arguments='{"key_1": [{"k": "a_1"}, 345, true, null]}'),
@@ -185,8 +185,8 @@ def test_identifiers_of_arguments_are_their_values() -> None:
     assert attach_identifiers("Short.", [deep], 5) == "Short."
 
 
-async def test_a_policy_that_raises_fails_the_run_in_words() -> None:
-    """A policy may be anybody's code."""
+async def test_raising_policy_fails_the_run() -> None:
+    """A policy is user code."""
 
     class Broken:
         name = "broken"

@@ -1,4 +1,4 @@
-"""Counting by the bill: what was billed is predicted as it was billed, and an eviction subtracts known numbers."""
+"""Counts calibrated by bills: a billed request is predicted exactly, and an eviction subtracts known numbers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def corrected(before: list[HistoryEntry], tokens: dict[int, int]) -> list[Histor
 
 
 @given(counts, st.integers(0, 4_000), st.integers(1, 60_000))
-def test_a_request_is_predicted_as_it_was_billed(tokens: list[int], fixed: int, billed: int) -> None:
-    """The first bill is shared out whole, within reason, and nothing becomes negative."""
+def test_billed_request_is_predicted_exactly(tokens: list[int], fixed: int, billed: int) -> None:
+    """The first bill is distributed over the messages, and no count becomes negative."""
     shown = entries(tokens)
     found = calibrate(Calibration(), fixed, shown, 0, billed)
     again = corrected(shown, dict(found.tokens_by_position))
@@ -36,10 +36,10 @@ def test_a_request_is_predicted_as_it_was_billed(tokens: list[int], fixed: int, 
 
 
 @given(counts, counts, st.floats(0.6, 1.8), st.integers(0, 4_000), st.sampled_from(["held", "moved", "first"]))
-def test_what_is_new_costs_what_the_bill_grew_by(
+def test_new_messages_cost_the_growth_of_the_bill(
     old: list[int], new: list[int], factor: float, fixed: int, held: str
 ) -> None:
-    """Whatever moved in between, the same request again is predicted as billed."""
+    """The same request is then predicted exactly."""
     first = entries(old)
     known = calibrate(Calibration(), fixed, first, 0, round(factor * (fixed + sum(old))))
     shown = [*corrected(first, dict(known.tokens_by_position)), *entries(new, len(old))]
@@ -50,8 +50,8 @@ def test_what_is_new_costs_what_the_bill_grew_by(
     assert abs(predict_tokens(found.calibration, found.overhead_tokens, again, len(shown)) - billed) <= len(shown) + 2
 
 
-def test_while_the_view_held_still_the_new_messages_bear_the_difference() -> None:
-    """An eviction later subtracts what they were billed with."""
+def test_new_messages_get_the_whole_difference() -> None:
+    """A later eviction subtracts what they were billed with."""
     first = entries([100])
     start = calibrate(Calibration(), 0, first, 0, 100)
     shown = [*first, *entries([100], 1)]
@@ -60,8 +60,8 @@ def test_while_the_view_held_still_the_new_messages_bear_the_difference() -> Non
     assert found.calibration.estimate_ratio > start.calibration.estimate_ratio
 
 
-def test_a_bill_without_anything_new_corrects_what_was_known() -> None:
-    """The same request, billed otherwise: the larger part of it bears most of the difference."""
+def test_bill_of_the_same_request_corrects_the_counts() -> None:
+    """Larger messages get most of the difference."""
     shown = entries([100, 100])
     start = calibrate(Calibration(), 100, shown, 0, 300)
     found = calibrate(start.calibration, start.overhead_tokens, shown, 2, 600)
@@ -69,8 +69,8 @@ def test_a_bill_without_anything_new_corrects_what_was_known() -> None:
     assert found.overhead_tokens == 160
 
 
-def test_another_model_has_a_scale_of_its_own() -> None:
-    """The counts stay in the unit of the first model that billed."""
+def test_each_model_has_a_separate_scale() -> None:
+    """Counts stay in the unit of the first model that billed."""
     shown = entries([1_000, 1_000])
     first = calibrate(Calibration(), 0, shown, 0, 2_000)
     other = calibrate(Calibration(), 0, shown, 2, 3_000)
@@ -80,7 +80,7 @@ def test_another_model_has_a_scale_of_its_own() -> None:
 
 
 def test_only_a_smaller_window_of_the_same_model_is_learned() -> None:
-    """An error names the window of the model that was asked."""
+    """An error names the window of the model of the request."""
     gauge = TokenBudget(model="a:b", window=1_000)
     assert gauge.with_learned_window("a:c", 500) is gauge
     assert gauge.with_learned_window("a:b", 2_000) is gauge

@@ -1,4 +1,4 @@
-"""Estimates: script-aware, JSON denser than prose, and never far from what a tokenizer says."""
+"""Estimates depend on the script, count JSON higher than prose, and stay close to a tokenizer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from crew.messages import (
 PROSE = "The order left the warehouse in the morning and will be with you by the end of the week. " * 20
 
 
-def test_nothing_is_nothing() -> None:
-    """An empty text has no tokens, any other has one at least."""
+def test_empty_text_has_no_tokens() -> None:
+    """Any other text has at least one."""
     assert estimate_tokens("") == 0
     assert estimate_tokens("a") >= 1
 
 
-def test_json_is_denser_than_prose() -> None:
+def test_json_has_more_tokens_than_prose() -> None:
     """Punctuation and digits rarely share a token."""
     json = '{"id":17,"ok":true,"sizes":[1,2,3,4,5]},' * 45
     assert estimate_tokens(json[:1700]) > 1.3 * estimate_tokens(PROSE[:1700])
@@ -35,7 +35,7 @@ def test_json_is_denser_than_prose() -> None:
 
 @pytest.mark.parametrize(("text", "low", "high"), [("漢字仮名" * 50, 0.5, 1.2), ("한국어로" * 50, 0.5, 1.2)])
 def test_east_asian_scripts_have_about_one_token_a_character(text: str, low: float, high: float) -> None:
-    """Characters by four would be several times too low."""
+    """Four characters a token would be several times too low."""
     assert low * len(text) <= estimate_tokens(text) <= high * len(text)
 
 
@@ -45,8 +45,8 @@ def test_emoji_and_other_scripts_count() -> None:
     assert estimate_tokens("привет" * 10) >= 10
 
 
-def test_a_message_counts_what_the_model_reads() -> None:
-    """Text, calls, results and pictures count; what only a provider can read does not."""
+def test_message_counts_what_the_model_reads() -> None:
+    """Text, calls, results and images count; data that only a provider can read does not."""
     data = ProviderData(provider="p", model="m", items=({"signature": "x" * 10_000},))
     plain = AssistantMessage("hello")
     assert estimate_message_tokens(AssistantMessage("hello", provider_data=data)) == estimate_message_tokens(plain)

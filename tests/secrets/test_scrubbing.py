@@ -1,4 +1,4 @@
-"""What must not be seen is taken out of whatever a run tells of, and out of the errors that it ends with."""
+"""Secrets are removed from emitted values and from the errors of a run."""
 
 import traceback
 from dataclasses import dataclass, field
@@ -24,8 +24,8 @@ class Model(BaseModel):
     number: int
 
 
-class Hostile(Exception):
-    """Keeps its words where nobody looks for them."""
+class HidingError(Exception):
+    """Hides its message."""
 
     def __init__(self) -> None:
         self.inner = type("Inner", (), {"words": SECRET})()
@@ -70,7 +70,7 @@ def caused_by(error: BaseException, times: int = 1) -> Exception:
 
 
 def in_a_circle() -> Exception:
-    error = Hostile()
+    error = HidingError()
     error.__cause__ = caused_by(error)
     return error
 
@@ -81,20 +81,20 @@ ERRORS = {
     "bytes": lambda: UnicodeDecodeError("utf-8", SECRET.encode() + b"\xff", 0, 1, f"bad {SECRET}"),
     "slot": slotted,
     "note": noted,
-    "hostile": Hostile,
+    "hostile": HidingError,
     "validation": invalid,
     "group": lambda: ExceptionGroup("all", [ExceptionGroup("some", [invalid(), ValueError(SECRET)]), OSError(SECRET)]),
     "group of that name": lambda: ExceptionGroup(SECRET, [ValueError("no")]),
     "deep": lambda: caused_by(ValueError(SECRET), 25),
-    "deep and hostile": lambda: caused_by(Hostile(), 19),
+    "deep and hostile": lambda: caused_by(HidingError(), 19),
     "circle": in_a_circle,
 }
 
 
 @pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS)
 @pytest.mark.parametrize("by", ["provider", "filter", "run error"])
-async def test_an_error_shows_it_neither_in_its_words_nor_in_its_traceback(make: Any, by: str) -> None:
-    """Whatever it is made of, and whether or not it lets itself be changed."""
+async def test_error_shows_no_secret_in_text_or_traceback(make: Any, by: str) -> None:
+    """Whatever its type, and whether or not it can be changed."""
     error = make()
 
     def fail(messages: Any) -> Any:
@@ -133,8 +133,8 @@ def reachable(error: BaseException) -> list[BaseException]:
     return found
 
 
-async def test_an_error_stays_what_it_is_where_that_shows_nothing() -> None:
-    """Its type, and what its holder may ask it for; one in place of another bears its name."""
+async def test_error_without_a_secret_is_unchanged() -> None:
+    """Its type and attributes stay; a replacement has the name of the original."""
     kept = FileNotFoundError(2, "No such file", f"/run/{SECRET}")
     error = caused_by(ExceptionGroup("all", [kept, caused_by(invalid())]))
 
@@ -164,7 +164,7 @@ class Pair(NamedTuple):
 
 @dataclass
 class Account:
-    """Names that the framework uses for itself, and a field that can't be handed over."""
+    """Fields with names that dataclasses use, and one that `replace` can't set."""
 
     role: Any
     agent: Any = None
@@ -181,7 +181,7 @@ class Refusing:
 
 
 class Speaking:
-    """Of anybody's making, and it can be a key."""
+    """Its representation contains the secret, and it can be a key."""
 
     def __init__(self, words: str) -> None:
         self.words = words
@@ -220,23 +220,23 @@ VALUES = st.recursive(
 
 
 @given(VALUES | st.sets(KEYS))
-def test_no_value_shows_it_afterwards(value: Any) -> None:
-    """Of any type and shape; and what shows none is the same object afterwards."""
+def test_no_value_shows_the_secret_afterwards(value: Any) -> None:
+    """Of any type; a value without a secret stays the same object."""
     before = repr(value)
     shown = repr(scrub_value(SCRUB, value))
     assert SECRET not in shown
     assert SECRET in before or scrub_value(SCRUB, value) is value
 
 
-def test_a_field_that_only_the_object_sets_is_looked_at_too() -> None:
-    """It can't be handed over, so the object goes and its words stay."""
+def test_field_without_init_is_scrubbed() -> None:
+    """It can't be replaced, so the text of the object is kept instead."""
     account = Account(role="user")
     account.derived = SECRET
     assert scrub_value(SCRUB, [account]) == ["Account(role='user', agent=None)"]
 
 
-def test_what_leads_back_to_itself_ends_there() -> None:
-    """Also where each step leads back twice."""
+def test_circular_values_are_handled() -> None:
+    """Also if each level refers back twice."""
     circle: list[Any] = [SECRET]
     circle += [circle, circle, Mute]
     assert scrub_value(SCRUB, circle)[0] == "[secret]"
@@ -248,8 +248,8 @@ def test_what_leads_back_to_itself_ends_there() -> None:
     assert scrub_value(SCRUB, many) is many
 
 
-def test_without_a_secret_nothing_is_looked_at() -> None:
-    """Most runs have none, and every event comes by here."""
+def test_nothing_is_scanned_without_a_secret() -> None:
+    """Most runs have none, and every event is scrubbed."""
 
     class Untouchable(list[Any]):
         def __iter__(self) -> Any:
@@ -259,8 +259,8 @@ def test_without_a_secret_nothing_is_looked_at() -> None:
     assert scrub_value(SecretRegistry(), value) is value
 
 
-async def test_progress_shows_it_in_no_shape() -> None:
-    """Whatever a tool tells of reaches the stream and the observers without it."""
+async def test_progress_shows_no_secret() -> None:
+    """Stream and observers get the scrubbed value."""
     told = [{SECRET}, Path("/x", SECRET), Named(name=SECRET), ValueError(SECRET), bytearray(SECRET.encode()), Mute()]
 
     @tool

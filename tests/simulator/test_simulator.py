@@ -1,4 +1,4 @@
-"""The simulator goes through the code of a live run, so that what it says is what would have happened."""
+"""The simulator uses the code of a live run, so that its numbers are those of a live run."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -58,8 +58,8 @@ async def conversation(policy: Any, seen: list[ModelRequest], turns: int = 6) ->
     return result
 
 
-def sent(requests: Any) -> list[bytes]:
-    """Everything that a request holds, as bytes."""
+def as_bytes(requests: Any) -> list[bytes]:
+    """The whole content of each request as bytes."""
     return [
         repr((r.instructions, r.tools, r.settings, r.turn, r.agent)).encode() + MESSAGES.dump_json(list(r.messages))
         for r in requests
@@ -80,22 +80,22 @@ def sent(requests: Any) -> list[bytes]:
     ids=lambda policy: f"{policy.name}-{getattr(policy, 'limit', '')}",
 )
 @pytest.mark.filterwarnings("ignore:prune_to")
-async def test_simulator_and_live_run_send_the_same_requests_byte_for_byte(policy: Any) -> None:
-    """The same transcript and policy give the same requests, whatever policy it was recorded under."""
+async def test_simulator_and_live_run_send_equal_requests(policy: Any) -> None:
+    """Byte for byte, whatever policy the transcript was recorded with."""
     recorded: list[ModelRequest] = []
     live: list[ModelRequest] = []
     other = await conversation(Unbounded(), recorded)
     mine = await conversation(policy, live)
     again = simulate(mine, {"same": policy}, crew=reader([])).rows[0]
-    assert sent(again.requests) == sent(live)
+    assert as_bytes(again.requests) == as_bytes(live)
     assert len(live) == 6 * 13
     # Recorded without a bound, replayed under one: the messages differ in their ids and times alone.
     moved = simulate(other, {"moved": policy}, crew=reader([])).rows[0]
     assert [len(r.messages) for r in moved.requests] == [len(r.messages) for r in live]
 
 
-async def test_views_that_are_cut_by_tokens_agree_too() -> None:
-    """Counts are anchored on the same bills, so that `truncate` cuts at the same places."""
+async def test_views_cut_by_tokens_are_equal() -> None:
+    """Counts are calibrated by the same bills, so that `truncate` cuts at the same places."""
     seen: list[ModelRequest] = []
 
     def agent(requests: list[ModelRequest]) -> Agent:
@@ -109,12 +109,12 @@ async def test_views_that_are_cut_by_tokens_agree_too() -> None:
         result = await executor.execute(f"Question {turn}. {WORDS}", history=result)
 
     again = simulate(result, {"same": Truncate()}, crew=agent([])).rows[0]
-    assert sent(again.requests) == sent(seen)
+    assert as_bytes(again.requests) == as_bytes(seen)
     assert any("truncated to fit" in str(r.messages) for r in seen)
 
 
-async def test_each_policy_is_priced_and_a_sliding_window_is_dearer_than_none() -> None:
-    """What moves the front of every request pays for the cache and never reads it."""
+async def test_sliding_window_costs_more_than_no_pruning() -> None:
+    """A prefix that changes with every request writes the cache and never reads it."""
     result = await conversation(Unbounded(), [], turns=10)
     policies = {
         "unbounded": Unbounded(),
@@ -136,8 +136,8 @@ async def test_each_policy_is_priced_and_a_sliding_window_is_dearer_than_none() 
         assert row.goal == 1.0
 
 
-async def test_the_five_hundredth_message_costs_a_tenth() -> None:
-    """At 500 messages a request has 90 % fewer tokens than without a bound, and the run costs less than any other."""
+async def test_pruned_request_has_a_tenth_of_the_tokens() -> None:
+    """At 500 messages, compared with no limit; the run is the cheapest."""
     recorded = await CrewExecutor(reader([], steps=250), history="unbounded", limits=Limits(rounds=None)).execute("Go.")
     assert len(recorded.transcript) > 500
     policies = {"unbounded": "unbounded", "sliding": Rolling(limit=50, prune_to=50), "rolling": "rolling"}
@@ -146,8 +146,8 @@ async def test_the_five_hundredth_message_costs_a_tenth() -> None:
     assert rolling.cost < unbounded.cost < sliding.cost
 
 
-async def test_facts_and_constraints_are_looked_for_in_the_last_request() -> None:
-    """What the user said in words such as "never" counts as a constraint."""
+async def test_facts_and_constraints_are_searched_at_the_end() -> None:
+    """A user sentence with a word such as "never" is a constraint."""
     result = await conversation(Unbounded(), [], turns=8)
     simulation = simulate(result, [Unbounded(), Rolling(limit=20)], facts=["/etc/0", "/etc/7", "nowhere"])
     assert simulation.rows[0].facts == ("/etc/0", "/etc/7")
@@ -156,7 +156,7 @@ async def test_facts_and_constraints_are_looked_for_in_the_last_request() -> Non
     assert len(simulation.rows[1].constraints) < len(simulation.rows[0].constraints) == 8
 
 
-def test_transcripts_of_other_makes_are_read() -> None:
+def test_transcripts_of_other_formats_are_read() -> None:
     """OpenAI and Anthropic formats, as dicts or as JSON."""
     openai = [
         {"role": "system", "content": "Be brief."},
@@ -186,14 +186,14 @@ def test_transcripts_of_other_makes_are_read() -> None:
 
 
 @pytest.mark.parametrize("source", ["{", '{"x": 1}', '[{"role": "robot", "content": ""}]', '"hello"', "[1]"])
-def test_what_is_no_transcript_is_refused_in_words(source: str) -> None:
-    """Every way of being unreadable is an `InvalidInput`."""
+def test_invalid_transcripts_are_refused(source: str) -> None:
+    """Every unreadable input is an `InvalidInput`."""
     with pytest.raises((InvalidInput, OSError)):
         simulate(source)
 
 
-async def test_a_crew_with_branches_is_replayed_with_its_branches() -> None:
-    """What branches asked counts, and each begins on the history as it stood."""
+async def test_crew_with_branches_is_replayed() -> None:
+    """Requests of branches count, and each branch starts from the history at that point."""
     seen: list[ModelRequest] = []
 
     def says(text: str) -> ScriptedProvider:
@@ -210,7 +210,7 @@ async def test_a_crew_with_branches_is_replayed_with_its_branches() -> None:
     crew = Crew("c", agents=[chief, one, two, editor], groups=[panel])
     result = await CrewExecutor(crew).execute("Look into it.")
     row = simulate(result, ["rolling"], crew=crew).rows[0]
-    assert sorted(sent(row.requests)) == sorted(sent(seen))
+    assert sorted(as_bytes(row.requests)) == sorted(as_bytes(seen))
     stored = json.dumps({"transcript": MESSAGES.dump_python(list(result.transcript), mode="json"), "branches": []})
     assert len(simulate(stored, ["rolling"]).rows[0].requests) == 2
 
@@ -218,8 +218,8 @@ async def test_a_crew_with_branches_is_replayed_with_its_branches() -> None:
         simulate(result, ["rolling"], crew=chief if False else Agent("other", model=says("x")))
 
 
-async def test_summaries_of_the_recorded_run_are_left_out() -> None:
-    """They were another policy's doing."""
+async def test_recorded_summaries_are_left_out() -> None:
+    """They are the result of another policy."""
     result = await conversation(Checkpoint(trigger_at=20, keep_recent=4), [])
     assert any(isinstance(m, SummaryMessage) for m in result.transcript)
     assert not any(isinstance(m, SummaryMessage) for m in read_recording(result).messages)
@@ -227,8 +227,8 @@ async def test_summaries_of_the_recorded_run_are_left_out() -> None:
     assert len(row.requests) == 78
 
 
-async def test_the_report_is_a_table_json_and_a_picture() -> None:
-    """Each of them says the same of every policy."""
+async def test_report_as_table_json_and_chart() -> None:
+    """All three have the same numbers."""
     result = await conversation(Unbounded(), [])
     simulation = simulate(result)
     assert [row.policy for row in simulation.rows] == ["unbounded", "sliding 50", "rolling 50"]
@@ -242,7 +242,7 @@ async def test_the_report_is_a_table_json_and_a_picture() -> None:
 
 
 async def test_explicit_compression_can_be_simulated(tmp_path: Path) -> None:
-    """The parameters of a request are a what-if too."""
+    """Request parameters can be simulated too."""
     from crew import WholeHistory
 
     result = await conversation(Unbounded(), [])

@@ -34,8 +34,8 @@ async def test_decoding_returns_the_encoded_values() -> None:
         b"[]",
         b"{}",
         b'{"version": 99, "state": {}, "events": []}',
-        b'{"version": 1}',
-        b'{"version": 1, "state": {"run_id": 5}, "events": [{"kind": "nothing"}]}',
+        b'{"version": 2}',
+        b'{"version": 2, "state": {"run_id": 5}, "events": [{"kind": "nothing"}]}',
     ],
 )
 def test_other_data_is_refused(data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What was said is exported only by opt-in, as JSON that is whole."""
+"""Content is exported only by opt-in, as complete JSON."""
 
 import json
 
@@ -20,15 +20,15 @@ def agent() -> Agent:
     )
 
 
-async def test_nothing_that_was_said_is_exported_by_default(seen) -> None:
-    """Not the input, not the arguments, not the results, not the replies, not the instructions."""
+async def test_no_content_is_exported_by_default(seen) -> None:
+    """No input, arguments, results, replies or instructions."""
     await CrewExecutor(agent(), telemetry=seen.telemetry()).execute("Where is order 17, dear?")
     exported = "".join(span.to_json() for span in seen.spans)
     assert not [word for word in ("dear", "on its way", "Sent.", "Be kind", "order_id") if word in exported]
 
 
-async def test_by_opt_in_each_kind_is_one_json_attribute(seen) -> None:
-    """Messages, reply, instructions on the chat; arguments and result on the tool."""
+async def test_opt_in_exports_each_kind_as_one_json_attribute(seen) -> None:
+    """Messages, reply and instructions on the chat span; arguments and result on the tool span."""
     await CrewExecutor(agent(), telemetry=seen.telemetry(capture_content=True)).execute("Where is order 17?")
     first, last = seen.named("chat")
     assert json.loads(first.attributes[names.INPUT_MESSAGES]) == [
@@ -44,7 +44,7 @@ async def test_by_opt_in_each_kind_is_one_json_attribute(seen) -> None:
 
 
 def test_long_conversations_are_cut_between_messages() -> None:
-    """The newest stay, the JSON is whole, and it is said how many are missing."""
+    """The newest messages stay, the JSON is complete, and the number of missing ones is given."""
     messages = [UserMessage(f"{number} {'x' * 5_000}") for number in range(50)]
     shown, omitted = messages_json(messages)
     parsed = json.loads(shown)
@@ -53,14 +53,14 @@ def test_long_conversations_are_cut_between_messages() -> None:
     assert parsed[-1]["parts"][0]["content"].startswith("49 ")
 
 
-def test_one_message_that_is_too_long_is_still_whole_json() -> None:
-    """Ten megabytes are shortened inside the text, not inside the JSON."""
+def test_long_message_is_cut_inside_its_text() -> None:
+    """Ten megabytes are shortened inside the text, so that the JSON is complete."""
     shown, omitted = messages_json([UserMessage("y" * 10_000_000)])
     assert omitted == 0
     assert len(json.loads(shown)[0]["parts"][0]["content"]) < 11_000
 
 
-def test_every_kind_of_message_has_a_shape() -> None:
+def test_every_message_type_is_exported() -> None:
     """System, user, assistant with calls, tool."""
     messages = [
         SystemMessage("s"),

@@ -1,4 +1,4 @@
-"""One line a step, with the ids of the run and its spans; silent until somebody listens."""
+"""One log line a step, with the ids of the run and its spans; silent until logging is configured."""
 
 import json
 import logging
@@ -15,21 +15,21 @@ from crew.telemetry.logs import LogLine
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[dict]]:
-    """The fields of every line that the logger `crew` got, at any level."""
+    """The fields of every record of the logger `crew`, at any level."""
     caplog.set_level(logging.DEBUG, logger="crew")
     return lambda: [record.msg.fields for record in caplog.records if isinstance(record.msg, LogLine)]
 
 
 @pytest.fixture(autouse=True)
 def nothing_configured() -> Iterator[None]:
-    """Each test begins and ends with nothing configured."""
+    """Each test starts and ends without configuration."""
     reset()
     yield
     reset()
 
 
-async def test_every_pruning_is_one_line(lines: Callable[[], list[dict]], support: Callable[..., Crew]) -> None:
-    """`history.pruned`, with what left and why; as many as the result counts, with the same numbers."""
+async def test_every_pruning_is_one_log_line(lines: Callable[[], list[dict]], support: Callable[..., Crew]) -> None:
+    """`history.pruned` has the same numbers as the result."""
     result = await CrewExecutor(support(), max_messages_per_request=10).execute("Go")
     pruned = [line for line in lines() if line["event"] == "history.pruned"]
     assert [(line["before"], line["after"]) for line in pruned] == list(result.metrics.sizes)
@@ -41,7 +41,7 @@ async def test_every_pruning_is_one_line(lines: Callable[[], list[dict]], suppor
 async def test_logs_spans_events_and_transcript_agree(
     seen, lines: Callable[[], list[dict]], support: Callable[..., Crew]
 ) -> None:
-    """The same ids, the same counts, the same order, wherever one looks."""
+    """The same ids, counts and order."""
     events: list = []
     executor = CrewExecutor(
         support(), max_messages_per_request=10, telemetry=seen.telemetry(), observers=[events.append]
@@ -76,15 +76,15 @@ async def test_logs_spans_events_and_transcript_agree(
     assert [id for id in ids if id in set(evicted)] == evicted
 
 
-async def test_branches_are_named_on_their_lines(lines: Callable[[], list[dict]], support: Callable[..., Crew]) -> None:
+async def test_lines_of_a_branch_name_it(lines: Callable[[], list[dict]], support: Callable[..., Crew]) -> None:
     """Lines of a branch say which one."""
     await CrewExecutor(support(0)).execute("Go")
     replied = {line["agent"]: line.get("branch") for line in lines() if line["event"] == "model.replied"}
     assert replied == {"triage": None, "billing": None, "legal": "legal", "finance": "finance", "editor": None}
 
 
-async def test_levels_make_sense(caplog: pytest.LogCaptureFixture) -> None:
-    """A tool's error is a warning, a run's failure an error, a model that is asked is for debugging."""
+async def test_log_levels(caplog: pytest.LogCaptureFixture) -> None:
+    """A tool error is a warning, a failed run an error, a request debug."""
     caplog.set_level(logging.DEBUG, logger="crew")
     agent = Agent("a", model=ScriptedProvider(call("unknown"), RuntimeError("no")))
 
@@ -100,18 +100,16 @@ async def test_levels_make_sense(caplog: pytest.LogCaptureFixture) -> None:
     assert levels["agent.started"] == "INFO"
 
 
-async def test_eighty_percent_of_a_limit_is_a_warning_said_once(lines: Callable[[], list[dict]]) -> None:
-    """For each limit once a run, with value and maximum."""
+async def test_warning_at_eighty_percent_of_a_limit(lines: Callable[[], list[dict]]) -> None:
+    """Once a run for each limit, with value and maximum."""
     agent = Agent("a", model=ScriptedProvider(*[call("x")] * 9, "Done."))
     await CrewExecutor(agent, limits=Limits(rounds=10), max_messages_per_request=100).execute("Go")
     near = [line["text"] for line in lines() if line["event"] == "run.warned"]
     assert near == ["limits.rounds: 8 of 10 used (80%)."]
 
 
-async def test_nothing_is_printed_until_somebody_asks(
-    capfd: pytest.CaptureFixture[str], support: Callable[..., Crew]
-) -> None:
-    """The logger has no handler of ours but a silent one, also for warnings."""
+async def test_nothing_is_printed_by_default(capfd: pytest.CaptureFixture[str], support: Callable[..., Crew]) -> None:
+    """The logger `crew` has only a null handler, also for warnings."""
     root = logging.getLogger()
     kept, root.handlers = root.handlers, []
 
@@ -123,10 +121,8 @@ async def test_nothing_is_printed_until_somebody_asks(
     assert capfd.readouterr() == ("", "")
 
 
-async def test_json_lines_carry_the_ids_also_for_what_tools_and_sdks_log(
-    capfd: pytest.CaptureFixture[str], seen
-) -> None:
-    """`configure(logs="json")`: every line is JSON; a stdlib logger of an SDK passes through the same processors."""
+async def test_json_lines_of_tools_and_sdks_have_the_ids(capfd: pytest.CaptureFixture[str], seen) -> None:
+    """`configure(logs="json")`: stdlib loggers pass through the same processors."""
 
     @tool
     async def ask() -> str:
@@ -153,8 +149,8 @@ async def test_json_lines_carry_the_ids_also_for_what_tools_and_sdks_log(
     assert {line["level"] for line in lines} == {"info", "warning"}
 
 
-async def test_a_run_that_the_caller_left_is_said_to_be_interrupted(lines: Callable[[], list[dict]]) -> None:
-    """Leaving a stream is no error, but it is told."""
+async def test_abandoned_stream_is_logged_as_interrupted(lines: Callable[[], list[dict]]) -> None:
+    """Leaving a stream is not an error, but it is logged."""
     async with CrewExecutor(Agent("a", model=ScriptedProvider("Hi."))).execute_stream("Go") as events:
         async for _ in events:
             break
@@ -163,7 +159,7 @@ async def test_a_run_that_the_caller_left_is_said_to_be_interrupted(lines: Calla
     assert all(record["event"] != "run.failed" for record in lines())
 
 
-def test_every_line_is_in_the_names_module() -> None:
-    """What can be logged is what the docs list."""
+def test_every_log_event_is_in_the_names_module() -> None:
+    """The docs list every log event."""
     extra = {"run.interrupted"}
     assert {entry.name for entry in LOG_ENTRIES.values()} | extra == set(LOG_EVENTS)

@@ -1,4 +1,4 @@
-"""The names module is complete, and the page that is generated from it is current."""
+"""The names module is complete, and the tables that are generated from it are current."""
 
 import importlib.util
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from crew.telemetry.event_table import ON_ROOT, SPAN_EVENT_ENTRIES, SPAN_EVENTS
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_tables_of_the_docs_are_current() -> None:
+def test_tables_in_the_docs_are_current() -> None:
     """Otherwise: python scripts/telemetry_tables.py."""
     spec = importlib.util.spec_from_file_location("telemetry_tables", ROOT / "scripts" / "telemetry_tables.py")
     assert spec is not None
@@ -22,8 +22,8 @@ def test_the_tables_of_the_docs_are_current() -> None:
     assert module.renewed(page) == page, "run python scripts/telemetry_tables.py"
 
 
-async def test_everything_that_is_emitted_has_a_name_in_the_tables(seen, support: Callable[..., Crew]) -> None:
-    """Spans, attributes, events and links of a rich run, with content; and of one that fails."""
+async def test_every_emitted_name_is_in_the_tables(seen, support: Callable[..., Crew]) -> None:
+    """Spans, attributes, events and links of a run with content, and of one that fails."""
     telemetry = seen.telemetry(capture_content=True)
     await CrewExecutor(support(), max_messages_per_request=10, telemetry=telemetry).execute("Go")
 
@@ -41,7 +41,7 @@ async def test_everything_that_is_emitted_has_a_name_in_the_tables(seen, support
     assert {event.name for span in seen.spans for event in span.events} <= set(SPAN_EVENTS)
 
 
-def test_every_note_is_named() -> None:
-    """What is told within spans is what the docs list."""
+def test_every_span_event_is_listed() -> None:
+    """The docs list every span event."""
     assert {entry.name for entry in SPAN_EVENT_ENTRIES.values()} == set(SPAN_EVENTS)
     assert set(SPAN_EVENTS) >= ON_ROOT

@@ -1,4 +1,4 @@
-"""What branches, groups, summaries and parts of a run came to is on their spans, in the trace and in the terminal."""
+"""The outcome of branches, groups, summaries and runs is on their spans, in the trace and in the terminal."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from crew.store import MemoryStore
 from crew.telemetry import Telemetry, Tree
 from tests.support.clocks import ManualClock
 from tests.support.stores import SlowStore
-from tests.telemetry.test_spans import assert_whole
+from tests.telemetry.test_spans import assert_complete_tree
 
 
 @tool(approval="always")
@@ -32,14 +32,14 @@ async def pay() -> str:
 
 
 def panel(*branches: Agent, **options) -> Crew:
-    """A crew that begins with a group."""
+    """A crew that starts with a group."""
     group = Parallel("panel", branches=branches, **options)
     others = [options["then"]] if "then" in options else []
     return Crew("c", agents=[*branches, *others], groups=[group], entry=group)
 
 
 def lines_of(tree: Tree) -> dict[str, str]:
-    """What the tree says, by the span's name."""
+    """The lines of the tree, by span name."""
     rows = (re.sub(r"^[│├└─ ]*", "", line).split("  ", 1) for line in str(tree).splitlines())
     return {row[0]: row[1] if len(row) > 1 else "" for row in rows}
 
@@ -47,8 +47,8 @@ def lines_of(tree: Tree) -> dict[str, str]:
 # ---------------------------------------------------------------------------------------------- groups
 
 
-async def test_a_branch_that_ended_before_a_pause_is_told_as_completed(seen) -> None:
-    """The other one waits for a person; the group goes on with the second trace."""
+async def test_branch_that_ended_before_a_pause_is_completed(seen) -> None:
+    """The other branch is paused; the group continues in the second trace."""
     good = Agent("good", model=ScriptedProvider("Yes."))
     payer = Agent("payer", model=ScriptedProvider(call("pay"), "Paid."), tools=[pay])
     executor = CrewExecutor(panel(good, payer), telemetry=seen.telemetry())
@@ -57,14 +57,14 @@ async def test_a_branch_that_ended_before_a_pause_is_told_as_completed(seen) -> 
     assert done.attributes["crew.branch.outcome"] == "completed"
     assert "crew.stop_reason" not in done.attributes
     assert seen.one("invoke_agent payer").attributes["crew.stop_reason"] == "paused"
-    assert_whole(seen)
+    assert_complete_tree(seen)
     await executor.resume(paused.run_id, {paused.pauses[0].id: True})
-    assert_whole(seen)
+    assert_complete_tree(seen)
     assert [s.attributes.get("crew.parallel.succeeded") for s in seen.named("crew.parallel")] == [1, 2]
 
 
-async def test_a_processor_that_raises_at_a_branch_that_ended_leaves_no_span_open(seen) -> None:
-    """Not those around it, and not the root."""
+async def test_raising_processor_leaves_no_span_open(seen) -> None:
+    """Neither the parents of the branch nor the root."""
 
     class Raising(SpanProcessor):
         def on_end(self, span: ReadableSpan) -> None:
@@ -77,10 +77,10 @@ async def test_a_processor_that_raises_at_a_branch_that_ended_leaves_no_span_ope
     paused = await CrewExecutor(panel(good, payer), telemetry=seen.telemetry()).execute("Go")
     assert paused.stop_reason == "paused"
     assert seen.one("invoke_workflow c").attributes["crew.stop_reason"] == "paused"
-    assert_whole(seen)
+    assert_complete_tree(seen)
 
 
-async def test_a_group_that_fails_the_run_is_an_error_and_says_who_was_cut_off(seen) -> None:
+async def test_failed_group_is_an_error_with_its_cancelled_branches(seen) -> None:
     """With `fail_fast` the healthy branch is cancelled, not failed."""
 
     @tool
@@ -95,7 +95,7 @@ async def test_a_group_that_fails_the_run_is_an_error_and_says_who_was_cut_off(s
     with pytest.raises(RunError):
         await CrewExecutor(panel(healthy, broken, on_error="fail_fast"), telemetry=seen.telemetry()).execute("Go")
 
-    assert_whole(seen)
+    assert_complete_tree(seen)
     group = seen.one("crew.parallel panel")
     assert group.status.status_code is StatusCode.ERROR
     assert group.attributes["crew.parallel.succeeded"] == 0
@@ -106,8 +106,8 @@ async def test_a_group_that_fails_the_run_is_an_error_and_says_who_was_cut_off(s
     assert seen.one("invoke_workflow c").attributes["crew.usage.requests"] == 1
 
 
-async def test_a_branch_that_ended_before_its_group_failed_is_told_as_completed(seen) -> None:
-    """With its own time, in the trace, in the terminal and in the figures."""
+async def test_branch_that_ended_before_its_group_failed(seen) -> None:
+    """It is completed, with its time, in the trace, the terminal and the metrics."""
     clock, tree = ManualClock(), Tree()
 
     def quick(request: ModelRequest) -> str:
@@ -128,7 +128,7 @@ async def test_a_branch_that_ended_before_its_group_failed_is_told_as_completed(
     with pytest.raises(RunError, match="1 of 2 branches succeeded"):
         await executor.execute("Go")
 
-    assert_whole(seen)
+    assert_complete_tree(seen)
     span = seen.one("invoke_agent done")
     assert span.attributes["crew.branch.outcome"] == "completed"
     assert (span.end_time - span.start_time) / 1e9 == 2
@@ -143,7 +143,7 @@ async def test_a_branch_that_ended_before_its_group_failed_is_told_as_completed(
 
 
 async def test_branch_that_ended_before_an_interruption_is_completed(seen) -> None:
-    """The caller goes away while the other one works."""
+    """The caller is cancelled while the other branch works."""
     begun = asyncio.Event()
 
     @tool
@@ -164,14 +164,14 @@ async def test_branch_that_ended_before_an_interruption_is_completed(seen) -> No
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert_whole(seen)
+    assert_complete_tree(seen)
     assert seen.one("invoke_agent done").attributes["crew.branch.outcome"] == "completed"
     assert "crew.stop_reason" not in seen.one("invoke_agent done").attributes
     assert seen.one("invoke_agent slow").attributes["crew.stop_reason"] == "interrupted"
 
 
-async def test_a_groups_time_out_is_told_on_the_group_and_marks_what_it_cut_off(seen) -> None:
-    """The tool that was under way says that it was stopped."""
+async def test_group_timeout_is_on_the_group_and_its_open_spans(seen) -> None:
+    """The span of the active tool says that it was stopped."""
 
     @tool
     async def wait() -> str:
@@ -182,12 +182,12 @@ async def test_a_groups_time_out_is_told_on_the_group_and_marks_what_it_cut_off(
     slow = Agent("slow", model=ScriptedProvider(call("wait"), "Never."), tools=[wait])
     crew = panel(slow, Agent("quick", model=ScriptedProvider("Yes.")), timeout=0.05)
     await CrewExecutor(crew, telemetry=seen.telemetry()).execute("Go")
-    assert_whole(seen)
+    assert_complete_tree(seen)
     assert [event.name for event in seen.one("crew.parallel panel").events] == ["crew.branch_timed_out"]
     assert seen.one("execute_tool wait").attributes["crew.stop_reason"] == "failed"
 
 
-async def test_whoever_goes_on_after_a_group_is_linked_to_it(seen) -> None:
+async def test_agent_after_a_group_links_to_it(seen) -> None:
     """As after a handoff or a route."""
     editor = Agent("editor", model=ScriptedProvider("The end."))
     crew = panel(Agent("one", model=ScriptedProvider("Yes.")), then=editor)
@@ -198,7 +198,7 @@ async def test_whoever_goes_on_after_a_group_is_linked_to_it(seen) -> None:
 
 
 async def test_failed_request_is_one_span_and_one_measurement(seen) -> None:
-    """While one branch commits, another one's question is asked, and fails: still as many spans as questions."""
+    """A request that fails while another branch commits still has exactly one span."""
 
     backup = ScriptedProvider("From the backup.", model="small")
     branches = [
@@ -207,7 +207,7 @@ async def test_failed_request_is_one_span_and_one_measurement(seen) -> None:
     events: list = []
     executor = CrewExecutor(panel(*branches), store=SlowStore(), telemetry=seen.telemetry(), observers=[events.append])
     await executor.execute("Go")
-    assert_whole(seen)
+    assert_complete_tree(seen)
     asked = [event for event in events if event.kind == "asked"]
     assert len(seen.named("chat")) == len(asked) == 6
     assert [s.status.status_code for s in seen.named("chat big")] == [StatusCode.ERROR] * 3
@@ -217,8 +217,8 @@ async def test_failed_request_is_one_span_and_one_measurement(seen) -> None:
 # ---------------------------------------------------------------------------------------------- summaries
 
 
-def summarising(summary, **options) -> CrewExecutor:
-    """An executor whose one agent looks at so many orders that a summary is made."""
+def summarizing_executor(summary, **options) -> CrewExecutor:
+    """An executor whose agent looks up so many orders that a summary is made."""
     script = [call("look", order_id=str(number)) for number in range(12)]
 
     @tool
@@ -232,7 +232,7 @@ def summarising(summary, **options) -> CrewExecutor:
 
 
 async def test_summarizer_runs_inside_its_chat_span(seen) -> None:
-    """What the provider starts is below the chat, below `crew.compact`; in the terminal too."""
+    """Spans of the provider are children of the chat span below `crew.compact`, also in the terminal."""
     clock, tree, current = ManualClock(), Tree(), []
 
     def summary(request: ModelRequest) -> str:
@@ -240,9 +240,11 @@ async def test_summarizer_runs_inside_its_chat_span(seen) -> None:
         clock.now += 3
         return "They looked at orders."
 
-    executor = summarising(summary, telemetry=seen.telemetry(capture_content=True), clock=clock, observers=[tree])
+    executor = summarizing_executor(
+        summary, telemetry=seen.telemetry(capture_content=True), clock=clock, observers=[tree]
+    )
     result = await executor.execute("Go")
-    assert_whole(seen)
+    assert_complete_tree(seen)
     chats = [span for span in seen.named("chat") if seen.parent(span).name == "crew.compact"]
     assert [span.context.span_id for span in chats] == current
     told = chats[0].attributes
@@ -255,12 +257,12 @@ async def test_summarizer_runs_inside_its_chat_span(seen) -> None:
     assert re.search(r"crew.compact  3.00 s\n.*└─ chat scripted  3.00 s  .* tokens", str(tree))
 
 
-async def test_a_summary_that_fails_is_a_chat_that_failed(seen) -> None:
-    """With the error's class; the run goes on."""
+async def test_failed_summary_is_a_failed_chat_span(seen) -> None:
+    """With the class of the error; the run continues."""
     tree = Tree()
-    executor = summarising(Overloaded("too much"), telemetry=seen.telemetry(), observers=[tree])
+    executor = summarizing_executor(Overloaded("too much"), telemetry=seen.telemetry(), observers=[tree])
     result = await executor.execute("Go")
-    assert_whole(seen)
+    assert_complete_tree(seen)
     chats = [span for span in seen.named("chat") if seen.parent(span).name == "crew.compact"]
     assert chats
     assert {(s.status.status_code, s.attributes["error.type"]) for s in chats} == {(StatusCode.ERROR, "Overloaded")}
@@ -271,8 +273,8 @@ async def test_a_summary_that_fails_is_a_chat_that_failed(seen) -> None:
 # ---------------------------------------------------------------------------------------------- parts of a run
 
 
-async def test_the_root_has_the_totals_so_far_on_every_way_out(seen) -> None:
-    """Of a paused, a failed and a resumed run: what the result counts."""
+async def test_root_span_has_the_totals_of_every_outcome(seen) -> None:
+    """Of a paused, a failed and a resumed run."""
     bill = Usage(requests=1, input_tokens=100, output_tokens=5, cost=0.5)
     script = [
         ModelReply(calls=(call("pay"),), usage=bill),
@@ -300,13 +302,13 @@ async def test_the_root_has_the_totals_so_far_on_every_way_out(seen) -> None:
 
 
 class Order(BaseModel):
-    """What an answer must fit."""
+    """The output type."""
 
     number: int
 
 
-async def test_an_answer_that_never_fits_is_billed_kept_and_not_quoted(seen) -> None:
-    """The second reply was paid for too; what it said stays out of the error, hence out of spans and logs."""
+async def test_invalid_answer_is_billed_and_not_quoted(seen) -> None:
+    """Its text is not in the error, hence not in spans and logs."""
     model = ScriptedProvider("The patient MEIER", "The patient MEIER again", '{"number": 17}')
     executor = CrewExecutor(Agent("a", model=model, output=Order), telemetry=seen.telemetry())
 
@@ -324,20 +326,20 @@ async def test_an_answer_that_never_fits_is_billed_kept_and_not_quoted(seen) -> 
     assert (await executor.resume(result.run_id)).output == Order(number=17)
 
 
-async def test_what_takes_no_time_has_a_length_all_the_same(seen) -> None:
-    """Prunings, handoffs and calls that are answered without being run: a backend takes no length for a mistake."""
+async def test_instant_spans_have_a_duration(seen) -> None:
+    """Prunings, handoffs and refused calls: backends treat a duration of zero as an error."""
     target = Agent("target", model=ScriptedProvider("Done."))
     script = [call("unknown", number=number) for number in range(40)]
     agent = Agent("a", model=ScriptedProvider(*script, call("transfer_to_target")), handoffs=[target])
     crew = Crew("c", agents=[agent, target])
     await CrewExecutor(crew, max_messages_per_request=10, telemetry=seen.telemetry()).execute("Go")
-    assert_whole(seen)
+    assert_complete_tree(seen)
     assert len(seen.named("crew.history.prune")) > 5
     assert not [span.name for span in seen.spans if span.start_time == span.end_time]
 
 
-async def test_arguments_of_agents_and_handoffs_are_told_by_opt_in(seen) -> None:
-    """As those of tools are, also where a call is refused."""
+async def test_arguments_of_agents_and_handoffs_are_opt_in(seen) -> None:
+    """Like those of tools, also for a refused call."""
 
     @tool
     async def look(order_id: str) -> str:
@@ -354,8 +356,8 @@ async def test_arguments_of_agents_and_handoffs_are_told_by_opt_in(seen) -> None
     assert told == ['{"request": "Help me."}', '{"wish": "?"}', "{}"]
 
 
-async def test_a_resumed_run_is_measured_from_its_resume() -> None:
-    """Its time, its agents' times, and what it has used of its limits."""
+async def test_resumed_run_is_measured_from_its_resume() -> None:
+    """Its time, the times of its agents, and its use of limits."""
     clock = ManualClock()
 
     @tool(approval="always")
@@ -375,8 +377,8 @@ async def test_a_resumed_run_is_measured_from_its_resume() -> None:
     assert (agents.count, agents.maximum) == (2, pytest.approx(30, abs=1))
 
 
-async def test_a_run_that_is_not_sampled_takes_what_is_started_within_it_along(seen) -> None:
-    """No span of a tool's own becomes a trace of its own."""
+async def test_unsampled_run_has_unsampled_children(seen) -> None:
+    """A span of a tool does not start a new trace."""
     provider = TracerProvider(sampler=ParentBased(ALWAYS_OFF), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(seen.exporter))
     recorded: list[bool] = []
@@ -395,8 +397,8 @@ async def test_a_run_that_is_not_sampled_takes_what_is_started_within_it_along(s
     assert (recorded, seen.spans, result.trace_id) == ([False], [], "")
 
 
-async def test_a_stored_run_that_can_not_be_cancelled_leaves_no_span_open(seen) -> None:
-    """The store fails; whoever watches is told all the same."""
+async def test_failed_cancel_of_a_stored_run_ends_its_spans(seen) -> None:
+    """The store fails; observers are still notified."""
 
     class Failing(MemoryStore):
         broken = False
@@ -421,8 +423,8 @@ async def test_a_stored_run_that_can_not_be_cancelled_leaves_no_span_open(seen) 
 
 
 @pytest.mark.parametrize("quiet_from", [logging.WARNING, logging.CRITICAL])
-async def test_a_handler_that_raises_leaves_no_span_open(seen, quiet_from: int) -> None:
-    """Lines, measurements and spans are closed each for itself; also where the warning of that can't be written."""
+async def test_raising_log_handler_leaves_no_span_open(seen, quiet_from: int) -> None:
+    """Logs, metrics and spans are closed separately, also if the warning can't be written."""
 
     class Raising(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -445,8 +447,8 @@ async def test_a_handler_that_raises_leaves_no_span_open(seen, quiet_from: int) 
     assert len(seen.named("invoke_workflow")) == 1
 
 
-async def test_an_observer_that_raises_a_cancellation_cancels_nothing() -> None:
-    """As `future.result()` does; nobody awaited it."""
+async def test_observer_that_raises_cancelled_error_is_harmless() -> None:
+    """As `future.result()` of a cancelled future does."""
 
     def watch(event: object) -> None:
         raise asyncio.CancelledError
@@ -456,7 +458,7 @@ async def test_an_observer_that_raises_a_cancellation_cancels_nothing() -> None:
 
 
 async def test_log_records_inside_a_tool_have_the_ids(seen) -> None:
-    """An application with structlog and no handler for `crew`; in a branch too."""
+    """In an application with structlog and no handler for `crew`, also in a branch."""
     found: list[dict] = []
 
     @tool
@@ -487,8 +489,8 @@ async def test_log_records_inside_a_tool_have_the_ids(seen) -> None:
     ]
 
 
-async def test_the_line_of_a_tool_that_failed_names_the_class_of_its_error(caplog: pytest.LogCaptureFixture) -> None:
-    """Not its words: those are content."""
+async def test_log_line_of_a_failed_tool_names_the_error_class(caplog: pytest.LogCaptureFixture) -> None:
+    """Not its message, which is content."""
 
     @tool
     async def fail() -> str:
@@ -508,8 +510,8 @@ async def test_the_line_of_a_tool_that_failed_names_the_class_of_its_error(caplo
 # ---------------------------------------------------------------------------------------------- in the terminal
 
 
-async def test_the_tree_has_the_times_of_the_spans(seen) -> None:
-    """Each branch its own, also where one waits for the other; several runs are several trees."""
+async def test_text_tree_has_the_times_of_the_spans(seen) -> None:
+    """Each branch has its own time; several runs are several trees."""
     clock, tree = ManualClock(), Tree()
 
     def busy(seconds: float):
@@ -534,8 +536,8 @@ async def test_the_tree_has_the_times_of_the_spans(seen) -> None:
     assert str(tree).count("trace ") == 2
 
 
-async def test_a_run_that_is_interrupted_shows_where_it_stood() -> None:
-    """The tool that was under way has its time, and the run says that it was interrupted."""
+async def test_interrupted_run_shows_its_active_tool() -> None:
+    """The tool has its time, and the run is marked as interrupted."""
     tree, begun = Tree(), asyncio.Event()
 
     @tool

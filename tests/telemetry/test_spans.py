@@ -1,4 +1,4 @@
-"""Every run is a tree of spans: right parents, right links, right bills, and every span ended on every way out."""
+"""Every run is a tree of spans with the right parents, links and usage, and every span ends in every outcome."""
 
 import asyncio
 import logging
@@ -23,8 +23,8 @@ from tests.support.stores import SlowStore
 from tests.wire import Protocol, WireServer
 
 
-def assert_whole(seen) -> None:
-    """One root; every parent is there and encloses its children; nothing is left open."""
+def assert_complete_tree(seen) -> None:
+    """One root; every parent exists and encloses its children; no span is open."""
     spans = {span.context.span_id: span for span in seen.spans}
 
     for span in seen.spans:
@@ -38,11 +38,11 @@ def assert_whole(seen) -> None:
             assert span.end_time <= parent.end_time, (parent.name, span.name)
 
 
-async def test_a_run_is_one_tree_of_the_expected_shape(seen, support: Callable[..., Crew]) -> None:
+async def test_run_is_one_tree(seen, support: Callable[..., Crew]) -> None:
     """Workflow, agents below it, model calls and tools below them, branches below their group, prunings in place."""
     executor = CrewExecutor(support(), max_messages_per_request=10, telemetry=seen.telemetry())
     result = await executor.execute("Where is my order?")
-    assert_whole(seen)
+    assert_complete_tree(seen)
     root = seen.one("invoke_workflow support")
     assert root.parent is None
     assert f"{root.context.trace_id:032x}" == result.trace_id
@@ -69,8 +69,8 @@ async def test_a_run_is_one_tree_of_the_expected_shape(seen, support: Callable[.
     assert len(seen.named("crew.history.prune")) == result.metrics.prunings
 
 
-async def test_handoffs_and_groups_link_back_to_the_call_that_led_there(seen, support: Callable[..., Crew]) -> None:
-    """A link on the target points at `execute_tool transfer_to_…`."""
+async def test_handoffs_and_groups_link_to_their_call(seen, support: Callable[..., Crew]) -> None:
+    """A link of the target refers to `execute_tool transfer_to_…`."""
     await CrewExecutor(support(), telemetry=seen.telemetry()).execute("Where is my order?")
     names = {span.context.span_id: span.name for span in seen.spans}
 
@@ -83,8 +83,8 @@ async def test_handoffs_and_groups_link_back_to_the_call_that_led_there(seen, su
         assert link.attributes == {"crew.link": "handoff"}
 
 
-async def test_a_route_links_back_to_the_agent_that_sent_the_signal(seen) -> None:
-    """Text signals are as visible as handoffs."""
+async def test_route_links_to_the_agent_of_the_signal(seen) -> None:
+    """Like a handoff."""
     last = Agent("last", model=ScriptedProvider("Done."))
     first = Agent("first", model=ScriptedProvider("[ON]"), routes=[Route("[ON]", to=last)])
     await CrewExecutor(Crew("c", agents=[first, last]), telemetry=seen.telemetry()).execute("Go")
@@ -93,8 +93,8 @@ async def test_a_route_links_back_to_the_agent_that_sent_the_signal(seen) -> Non
     assert [event.name for event in seen.one("invoke_agent first").events] == ["crew.route"]
 
 
-async def test_a_pruning_span_says_what_left_and_why(seen, support: Callable[..., Crew]) -> None:
-    """Before, after, evicted, policy, reason, tokens, and whether the front of the requests moved."""
+async def test_pruning_span_has_counts_and_reason(seen, support: Callable[..., Crew]) -> None:
+    """Before, after, evicted, policy, reason, tokens, and whether the prefix moved."""
     result = await CrewExecutor(support(), max_messages_per_request=10, telemetry=seen.telemetry()).execute("Go")
     told = [dict(span.attributes) for span in seen.named("crew.history.prune")]
     assert [(t["crew.history.before"], t["crew.history.after"]) for t in told][:2] == list(result.metrics.sizes[:2])
@@ -115,8 +115,8 @@ async def test_a_pruning_span_says_what_left_and_why(seen, support: Callable[...
     assert "limit of 10" in told[0]["crew.history.reason"]
 
 
-async def test_the_sum_of_all_bills_is_the_runs_bill(seen, support: Callable[..., Crew]) -> None:
-    """`gen_ai.usage.*` stands on chat spans alone, so a backend that sums over spans is right."""
+async def test_usage_of_all_spans_is_the_usage_of_the_run(seen, support: Callable[..., Crew]) -> None:
+    """`gen_ai.usage.*` is on chat spans only, so that a backend can sum over spans."""
     result = await CrewExecutor(support(), telemetry=seen.telemetry()).execute("Where is my order?")
     billed = [span for span in seen.spans if "gen_ai.usage.input_tokens" in span.attributes]
     assert {span.name.split()[0] for span in billed} == {"chat"}
@@ -125,8 +125,8 @@ async def test_the_sum_of_all_bills_is_the_runs_bill(seen, support: Callable[...
     assert seen.one("invoke_workflow support").attributes["crew.usage.input_tokens"] == result.usage.input_tokens
 
 
-async def test_retries_are_events_of_the_call_and_the_bill_still_adds_up(seen) -> None:
-    """An attempt that failed is told on the span of the call that it belonged to."""
+async def test_retries_are_events_of_their_call(seen) -> None:
+    """A failed attempt is an event of the span of its call, and usage adds up."""
 
     def hard(request: ModelRequest) -> ModelReply:
         assert request.on_retry is not None
@@ -142,8 +142,8 @@ async def test_retries_are_events_of_the_call_and_the_bill_still_adds_up(seen) -
     assert chat.attributes["crew.cost.usd"] == 0.25
 
 
-async def test_code_inside_a_tool_sees_the_tools_span_as_current(seen) -> None:
-    """Instrumented libraries that a tool uses nest below it; on threads too."""
+async def test_span_of_a_tool_is_current_inside_it(seen) -> None:
+    """Instrumented libraries nest below it, also in threads."""
     tracer = seen.provider.get_tracer("users")
 
     @tool
@@ -166,8 +166,8 @@ async def test_code_inside_a_tool_sees_the_tools_span_as_current(seen) -> None:
     assert trace.get_current_span() is before
 
 
-async def test_a_provider_works_inside_its_chat_span(seen) -> None:
-    """What an instrumented HTTP client adds, `traceparent` included, belongs to the model call."""
+async def test_provider_runs_inside_its_chat_span(seen) -> None:
+    """The `traceparent` of an instrumented HTTP client belongs to the model call."""
     current = []
 
     def look(request: ModelRequest) -> str:
@@ -178,8 +178,8 @@ async def test_a_provider_works_inside_its_chat_span(seen) -> None:
     assert current == [seen.one("chat scripted").context.span_id]
 
 
-async def test_a_run_is_a_child_of_the_callers_span(seen) -> None:
-    """An application's request and the run that serves it are one trace; also from a thread of its own."""
+async def test_run_is_a_child_of_the_current_span(seen) -> None:
+    """A request of the application and its run are one trace, also from a separate thread."""
     executor = CrewExecutor(Agent("a", model=ScriptedProvider("Hello.")), telemetry=seen.telemetry())
 
     with seen.provider.get_tracer("app").start_as_current_span("request") as request:
@@ -190,20 +190,20 @@ async def test_a_run_is_a_child_of_the_callers_span(seen) -> None:
     assert parents == {request.get_span_context().span_id}
 
 
-async def test_an_agent_as_a_tool_works_below_the_call(seen) -> None:
-    """The called agent's spans are children of `execute_tool ask_…`."""
+async def test_called_agent_is_below_its_call(seen) -> None:
+    """Its spans are children of `execute_tool ask_…`."""
     expert = Agent("expert", model=ScriptedProvider("42."))
     asker = Agent(
         "asker", model=ScriptedProvider(call("ask_expert", request="?"), "It is 42."), tools=[expert.as_tool()]
     )
     await CrewExecutor(asker, telemetry=seen.telemetry()).execute("Go")
-    assert_whole(seen)
+    assert_complete_tree(seen)
     assert seen.parent(seen.one("invoke_agent expert")).name == "execute_tool ask_expert"
     assert seen.one("execute_tool ask_expert").attributes["gen_ai.tool.type"] == "agent"
 
 
-async def test_a_tools_error_marks_its_span_and_keeps_its_words_out(seen) -> None:
-    """What a tool said is content; what kind of error it was is not. A tool that does not exist has a span too."""
+async def test_tool_error_marks_its_span_without_the_message(seen) -> None:
+    """The message is content, the error class is not. An unknown tool has a span too."""
 
     @tool
     async def fail() -> str:
@@ -218,14 +218,14 @@ async def test_a_tools_error_marks_its_span_and_keeps_its_words_out(seen) -> Non
     assert "Jane" not in "".join(span.to_json() for span in seen.spans)
 
 
-async def test_a_run_that_fails_ends_its_spans_as_errors(seen) -> None:
-    """Chat, agent and root are ended; chat and root say what happened."""
+async def test_failed_run_ends_its_spans_as_errors(seen) -> None:
+    """Chat, agent and root end; chat and root have the error."""
     agent = Agent("a", model=ScriptedProvider(RuntimeError("broken pipe")))
 
     with pytest.raises(RunError) as raised:
         await CrewExecutor(agent, telemetry=seen.telemetry()).execute("Go")
 
-    assert_whole(seen)
+    assert_complete_tree(seen)
     chat, root = seen.one("chat scripted"), seen.one("invoke_workflow a")
     assert (chat.status.status_code, chat.attributes["error.type"]) == (StatusCode.ERROR, "RuntimeError")
     assert (root.status.status_code, root.attributes["crew.stop_reason"]) == (StatusCode.ERROR, "failed")
@@ -233,14 +233,14 @@ async def test_a_run_that_fails_ends_its_spans_as_errors(seen) -> None:
     assert raised.value.result.trace_id == f"{root.context.trace_id:032x}"
 
 
-async def test_a_branch_that_fails_is_an_error_of_that_branch_alone(seen) -> None:
-    """The group says how many succeeded; the run goes on."""
+async def test_failed_branch_is_an_error_of_that_branch_only(seen) -> None:
+    """The group has the number of successes; the run continues."""
     good, bad = Agent("good", model=ScriptedProvider("Yes.")), Agent("bad", model=ScriptedProvider(RuntimeError("no")))
     group = Parallel("panel", branches=[good, bad])
     await CrewExecutor(Crew("c", agents=[good, bad], groups=[group], entry=group), telemetry=seen.telemetry()).execute(
         "Go"
     )
-    assert_whole(seen)
+    assert_complete_tree(seen)
     assert seen.one("invoke_agent bad").status.status_code is StatusCode.ERROR
     assert seen.one("invoke_agent bad").attributes["crew.branch.outcome"] == "failed"
     assert seen.one("invoke_agent good").status.status_code is StatusCode.UNSET
@@ -251,8 +251,8 @@ async def test_a_branch_that_fails_is_an_error_of_that_branch_alone(seen) -> Non
 
 
 @pytest.mark.parametrize("way", ["caller", "executor", "aclose", "stream"])
-async def test_every_span_is_ended_when_a_run_is_stopped(seen, way: str) -> None:
-    """The caller's task is cancelled, `cancel` or `aclose` is called, a stream is left half-way: nothing stays open."""
+async def test_every_span_ends_when_a_run_is_stopped(seen, way: str) -> None:
+    """By a cancelled caller, `cancel`, `aclose` or an abandoned stream."""
     hanging = HangingProvider()
     helper = Agent("helper", model=hanging)
     agent = Agent("a", model=ScriptedProvider(call("ask_helper", request="?")), tools=[helper.as_tool()])
@@ -279,7 +279,7 @@ async def test_every_span_is_ended_when_a_run_is_stopped(seen, way: str) -> None
             with pytest.raises(asyncio.CancelledError):
                 await task
 
-    assert_whole(seen)
+    assert_complete_tree(seen)
     stop = "cancelled" if way == "executor" else "interrupted"
     assert seen.one("invoke_workflow a").attributes["crew.stop_reason"] == stop
     assert {span.name for span in seen.spans} == {
@@ -292,8 +292,8 @@ async def test_every_span_is_ended_when_a_run_is_stopped(seen, way: str) -> None
     }
 
 
-async def test_a_pause_is_an_event_and_the_resumed_run_links_back(seen) -> None:
-    """Pauses are no errors; the second trace points at the first, from what the store kept."""
+async def test_resumed_run_links_to_the_paused_trace(seen) -> None:
+    """A pause is an event and not an error; the link comes from the stored run."""
 
     @tool(approval="always")
     async def pay() -> str:
@@ -304,12 +304,12 @@ async def test_a_pause_is_an_event_and_the_resumed_run_links_back(seen) -> None:
     executor = CrewExecutor(agent, telemetry=seen.telemetry())
     paused = await executor.execute("Go")
     first = seen.one("invoke_workflow a")
-    assert_whole(seen)
+    assert_complete_tree(seen)
     assert (first.status.status_code, first.attributes["crew.stop_reason"]) == (StatusCode.UNSET, "paused")
     assert [event.name for event in first.events] == ["crew.paused"]
 
     done = await executor.resume(paused.run_id, {paused.pauses[0].id: True})
-    assert_whole(seen)
+    assert_complete_tree(seen)
     (second,) = [span for span in seen.named("invoke_workflow") if span is not first]
     (link,) = second.links
     assert link.context.span_id == first.context.span_id
@@ -323,8 +323,8 @@ async def test_a_pause_is_an_event_and_the_resumed_run_links_back(seen) -> None:
     ]
 
 
-async def test_a_branch_that_comes_back_after_a_pause_stands_below_its_group_again(seen) -> None:
-    """A resumed trace has the shape of the first one."""
+async def test_resumed_branch_is_below_its_group(seen) -> None:
+    """A resumed trace has the same shape as the first one."""
 
     @tool(approval="always")
     async def pay() -> str:
@@ -338,12 +338,12 @@ async def test_a_branch_that_comes_back_after_a_pause_stands_below_its_group_aga
     paused = await executor.execute("Go")
     seen.exporter.clear()
     await executor.resume(paused.run_id, {paused.pauses[0].id: True})
-    assert_whole(seen)
+    assert_complete_tree(seen)
     assert seen.parent(seen.one("invoke_agent one")).name == "crew.parallel panel"
     assert seen.one("crew.parallel panel").attributes["crew.parallel.succeeded"] == 2
 
 
-async def test_a_limit_is_told_on_the_root(seen) -> None:
+async def test_limit_is_on_the_root_span(seen) -> None:
     """Which limit, and that it ended the run."""
     agent = Agent("a", model=ScriptedProvider(lambda request: call("nothing")))
     await CrewExecutor(agent, limits=Limits(rounds=2), telemetry=seen.telemetry()).execute("Go")
@@ -352,27 +352,27 @@ async def test_a_limit_is_told_on_the_root(seen) -> None:
     assert [(e.name, e.attributes["limit"]) for e in root.events] == [("crew.limit_reached", "rounds")]
 
 
-async def test_a_hundred_runs_at_once_are_a_hundred_whole_trees(
+async def test_hundred_concurrent_runs_are_hundred_trees(
     seen, support: Callable[..., Crew], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No span of one run stands in another one's trace, and no context is detached where it was not attached."""
+    """No span is in the trace of another run, and no context is detached in the wrong task."""
     caplog.set_level(logging.DEBUG)
     executor = CrewExecutor(support(2), telemetry=seen.telemetry())
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(executor.execute("Go")) for _ in range(100)]
 
-    assert_whole(seen)
+    assert_complete_tree(seen)
     runs = Counter(f"{span.context.trace_id:032x}" for span in seen.spans)
     assert set(runs) == {task.result().trace_id for task in tasks}
     assert len(set(runs.values())) == 1
     assert "detach" not in caplog.text.lower()
 
 
-async def test_streams_left_half_way_never_detach_in_the_wrong_place(
+async def test_abandoned_streams_detach_their_context(
     seen, support: Callable[..., Crew], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Leaving after the n-th event, for every n: all spans are ended, and nothing is logged about contexts."""
+    """Abandoned after the n-th event, for every n: all spans end, and no context error is logged."""
     executor = CrewExecutor(support(1), telemetry=seen.telemetry())
 
     async with executor.execute_stream("Go") as events:
@@ -390,16 +390,16 @@ async def test_streams_left_half_way_never_detach_in_the_wrong_place(
         await asyncio.sleep(0)
 
     await executor.aclose()
-    assert_whole(seen)
+    assert_complete_tree(seen)
     assert len(seen.named("invoke_workflow")) == total
     assert "detach" not in caplog.text.lower()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_stream_from_a_server_that_is_left_half_way_ends_its_spans(
+async def test_abandoned_stream_of_a_server_ends_its_spans(
     protocol: Protocol, seen, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The connection is left in the middle of a reply; its key is in none of the spans, though content is captured."""
+    """The connection is closed in the middle of a reply; the key is in no span, although content is captured."""
     async with WireServer(lambda *_: "words " * 200) as server:
         telemetry = seen.telemetry(capture_content=True)
         executor = CrewExecutor(Agent("a", model=provider(server, protocol, "classic")), telemetry=telemetry)
@@ -411,14 +411,14 @@ async def test_a_stream_from_a_server_that_is_left_half_way_ends_its_spans(
 
         await executor.aclose()
 
-    assert_whole(seen)
+    assert_complete_tree(seen)
     assert [span.name.split()[0] for span in seen.spans] == ["invoke_workflow", "invoke_agent", "chat"]
     assert not [span for span in seen.spans if KEY in span.to_json()]
     assert "detach" not in caplog.text.lower()
 
 
 async def test_summaries_are_compaction_spans_with_a_chat_span(seen) -> None:
-    """What a summary cost counts once, on a chat span below `crew.compact`."""
+    """The usage of a summary counts once, on a chat span below `crew.compact`."""
     script = [call("look", order_id=str(number)) for number in range(20)]
 
     def answer(request: ModelRequest) -> ToolCall | str:
@@ -436,7 +436,7 @@ async def test_summaries_are_compaction_spans_with_a_chat_span(seen) -> None:
         telemetry=seen.telemetry(),
     )
     result = await executor.execute("Go")
-    assert_whole(seen)
+    assert_complete_tree(seen)
     compactions = seen.named("crew.compact")
     assert compactions
     chats = [span for span in seen.named("chat") if seen.parent(span).name == "crew.compact"]
@@ -446,12 +446,12 @@ async def test_summaries_are_compaction_spans_with_a_chat_span(seen) -> None:
     assert executor.metrics()["gen_ai.client.token.usage"].total == result.usage.total_tokens
 
 
-async def test_a_fallback_keeps_the_bill_whole_and_shows_both_calls(seen) -> None:
-    """The first model's call is an error, the backup's is billed, and the agent's span says why."""
+async def test_fallback_shows_both_calls_and_the_usage(seen) -> None:
+    """The call of the first model is an error, the backup has the usage, and the agent span has the reason."""
     backup = ScriptedProvider("From the backup.", model="small")
     agent = Agent("a", model=ScriptedProvider(Overloaded("too much work"), model="big"), backup=backup)
     result = await CrewExecutor(agent, telemetry=seen.telemetry()).execute("Go")
-    assert_whole(seen)
+    assert_complete_tree(seen)
     big, small = seen.one("chat big"), seen.one("chat small")
     assert (big.status.status_code, big.attributes["error.type"]) == (StatusCode.ERROR, "Overloaded")
     assert small.attributes["gen_ai.usage.input_tokens"] == result.usage.input_tokens
@@ -459,8 +459,8 @@ async def test_a_fallback_keeps_the_bill_whole_and_shows_both_calls(seen) -> Non
     assert (told.name, told.attributes["backup"]) == ("crew.fallback", "scripted:small")
 
 
-async def test_branches_retries_fallbacks_and_summaries_in_one_run_still_add_up(seen) -> None:
-    """Over all spans the bills come to the run's own, in tokens in and out, and in money; every span is ended."""
+async def test_usage_adds_up_in_a_run_with_everything(seen) -> None:
+    """Branches, retries, fallbacks and summaries: tokens and cost of all spans equal those of the run."""
 
     @tool
     async def look(order_id: str) -> str:
@@ -490,7 +490,7 @@ async def test_branches_retries_fallbacks_and_summaries_in_one_run_still_add_up(
         telemetry=seen.telemetry(),
     )
     result = await executor.execute("Go")
-    assert_whole(seen)
+    assert_complete_tree(seen)
     chats = seen.named("chat")
 
     def total(name: str) -> float:
@@ -513,8 +513,8 @@ async def test_branches_retries_fallbacks_and_summaries_in_one_run_still_add_up(
     assert 0 < sum(usage.input_tokens for usage in own) < result.usage.input_tokens
 
 
-async def test_a_call_that_is_told_late_is_traced_from_its_beginning(seen) -> None:
-    """While one branch commits, the other's question is under way before its event is told; its span is there."""
+async def test_late_event_is_traced_from_its_start(seen) -> None:
+    """A request starts while another branch commits, before its event is emitted."""
 
     current: dict[str, int] = {}
 
@@ -526,7 +526,7 @@ async def test_a_call_that_is_told_late_is_traced_from_its_beginning(seen) -> No
     group = Parallel("panel", branches=branches)
     crew = Crew("c", agents=branches, groups=[group], entry=group)
     await CrewExecutor(crew, store=SlowStore(), telemetry=seen.telemetry(capture_content=True)).execute("Go")
-    assert_whole(seen)
+    assert_complete_tree(seen)
     chats = {span.attributes["gen_ai.agent.name"]: span for span in seen.named("chat")}
     assert {name: span.context.span_id for name, span in chats.items()} == current
     assert {span.name for span in chats.values()} == {"chat scripted"}
@@ -544,7 +544,7 @@ async def test_fallback_is_a_span_event_and_unknown_events_are_ignored(seen) -> 
 
 
 class Stamped(BaseEvent):
-    """An event that nobody knows."""
+    """An unknown event."""
 
     kind = "from_the_future"
 
@@ -556,7 +556,7 @@ def _watch(seen):
     return lookout.start_run(state, resumes=False)
 
 
-async def test_time_to_the_first_piece_is_measured_on_streams(seen) -> None:
+async def test_time_to_first_chunk_is_measured_on_streams(seen) -> None:
     """`gen_ai.client.operation.time_to_first_chunk`, once for each call."""
 
     class Slow(ScriptedProvider):

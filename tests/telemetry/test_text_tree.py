@@ -1,4 +1,4 @@
-"""The span tree in a terminal is the tree that a backend shows."""
+"""The span tree in a terminal equals the tree of a backend."""
 
 import re
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from crew.messages import Usage
 from crew.telemetry import Tree
 
 
-async def test_the_tree_of_a_run_reads_like_its_trace(seen, support: Callable[..., Crew]) -> None:
-    """The same names at the same depths as the spans, with times, tokens, prunings, and the id to look it up by."""
+async def test_text_tree_equals_the_trace(seen, support: Callable[..., Crew]) -> None:
+    """The same names at the same depths as the spans, with times, tokens, prunings and the trace id."""
     tree = Tree()
     executor = CrewExecutor(support(), max_messages_per_request=10, telemetry=seen.telemetry(), observers=[tree])
     result = await executor.execute("Go")
@@ -33,8 +33,8 @@ async def test_the_tree_of_a_run_reads_like_its_trace(seen, support: Callable[..
     assert all(re.search(r"\d+\.\d+ m?s", line) for line in lines)
 
 
-async def test_money_and_cached_tokens_are_shown_where_they_are_known() -> None:
-    """Of a free or unknown model nothing is claimed."""
+async def test_cost_and_cached_tokens_are_shown_if_known() -> None:
+    """Not for a free or unknown model."""
     usage = Usage(requests=1, input_tokens=100, output_tokens=5, cache_read_tokens=80, cost=0.0123)
     tree = Tree()
     agent = Agent("a", model=ScriptedProvider(ModelReply(text="Hi.", usage=usage)))
@@ -44,7 +44,7 @@ async def test_money_and_cached_tokens_are_shown_where_they_are_known() -> None:
 
 
 async def test_failures_and_errors_are_visible() -> None:
-    """A tool's error, and what ended the run."""
+    """The error of a tool, and of the run."""
     tree = Tree()
 
     with pytest.raises(RunError):
