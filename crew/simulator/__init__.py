@@ -1,4 +1,4 @@
-"""What-if over recorded transcripts: any number of policies, no key, no model, the same code as a live run."""
+"""Simulation of history policies on recorded transcripts, without a model, by the code of a live run."""
 
 from crew.simulator.billing import Prices
 from crew.simulator.recording import Recording, read_recording

@@ -1,4 +1,4 @@
-"""What requests cost, with a prompt cache that keeps the longest prefix it has seen."""
+"""The cost of requests, with a prompt cache that matches the longest known prefix."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from crew.interfaces import ModelRequest
 from crew.messages import Message
 
 CACHED_FROM = 1_024
-"""Providers cache no prefix that is shorter."""
+"""Providers do not cache shorter prefixes."""
 
 REMEMBERED_REQUESTS = 3
-"""How many of an agent's requests the cache still knows: the last reply, and a summary or two since."""
+"""How many of an agent's last requests the cache holds: the last one for a reply, and up to two for summaries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Dollars for a million tokens. The defaults are those of a mid-sized Anthropic model."""
+    """Dollars per million tokens. The defaults are those of a mid-sized Anthropic model."""
 
     input: float = 3.0
     output: float = 15.0
@@ -28,7 +28,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BilledRequest:
-    """One request as it would be billed."""
+    """The simulated bill of one request."""
 
     purpose: str
     agent: str
@@ -39,10 +39,10 @@ class BilledRequest:
     prefix_broken: bool
 
     def cost(self, prices: Prices) -> float:
-        """In dollars."""
-        plain = self.input_tokens - self.cached_tokens - self.written_tokens
+        """The cost in dollars."""
+        uncached = self.input_tokens - self.cached_tokens - self.written_tokens
         parts = (
-            (plain, prices.input),
+            (uncached, prices.input),
             (self.cached_tokens, prices.cache_read),
             (self.written_tokens, prices.cache_write),
             (self.output_tokens, prices.output),
@@ -52,29 +52,29 @@ class BilledRequest:
 
 @dataclass(slots=True)
 class PromptCacheBilling:
-    """Bills requests one after the other."""
+    """Bills requests in order; each one can read the prefixes of earlier ones from the cache."""
 
-    _seen: dict[str, list[tuple[Message, ...]]] = field(default_factory=dict)
+    _cached: dict[str, list[tuple[Message, ...]]] = field(default_factory=dict)
     _last: dict[str, tuple[Message, ...]] = field(default_factory=dict)
 
-    def bill(self, request: ModelRequest, fixed: int, output: int) -> BilledRequest:
-        """What this request costs after those before it."""
+    def bill(self, request: ModelRequest, overhead: int, output: int) -> BilledRequest:
+        """Bill the next request; `overhead` are the tokens of instructions and tools, `output` those of the reply."""
         messages = request.messages
         counts = [estimate_message_tokens(message) for message in messages]
-        total = fixed + sum(counts)
-        known = self._seen.setdefault(request.agent, [])
-        same = max((_common_messages(messages, before) for before in known), default=-1)
-        front = fixed + sum(counts[:same]) if same >= 0 else 0
-        cached = front if front >= CACHED_FROM else 0
+        total = overhead + sum(counts)
+        earlier = self._cached.setdefault(request.agent, [])
+        same = max((_common_messages(messages, other) for other in earlier), default=-1)
+        prefix = overhead + sum(counts[:same]) if same >= 0 else 0
+        cached = prefix if prefix >= CACHED_FROM else 0
         written = total - cached if total >= CACHED_FROM else 0
-        broke = False
+        prefix_broken = False
 
         if request.purpose == "reply":
-            before = self._last.get(request.agent)
-            broke = before is not None and _common_messages(messages, before) < len(before)
+            last = self._last.get(request.agent)
+            prefix_broken = last is not None and _common_messages(messages, last) < len(last)
             self._last[request.agent] = messages
 
-        self._seen[request.agent] = [*known, messages][-REMEMBERED_REQUESTS:]
+        self._cached[request.agent] = [*earlier, messages][-REMEMBERED_REQUESTS:]
         return BilledRequest(
             purpose=request.purpose,
             agent=request.agent,
@@ -82,11 +82,12 @@ class PromptCacheBilling:
             cached_tokens=cached,
             written_tokens=written,
             output_tokens=output,
-            prefix_broken=broke,
+            prefix_broken=prefix_broken,
         )
 
 
 def _common_messages(one: Sequence[Message], other: Sequence[Message]) -> int:
+    """The number of equal messages at the start of both."""
     count = 0
 
     for a, b in zip(one, other, strict=False):

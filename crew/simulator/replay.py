@@ -1,4 +1,4 @@
-"""A recording driven through history and views once more, by the same transitions as a live run."""
+"""Replay of a recording through history and views, by the transitions of a live run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from crew.providers.scripted import ScriptedProvider, estimated_usage
 from crew.runs.events import BaseEvent, Replied, RunStarted, Summarised
 from crew.runs.parameters import Limits, RequestParameters
 from crew.runs.state import Branch, CallTools, Compact, RunState, request_view
-from crew.simulator.recording import Recording
+from crew.simulator.recording import Recording, branch_recording
 from crew.store.memory import MemoryStore
 from crew.transitions.before_request import ask_model_next
 from crew.transitions.compaction import on_summarised
@@ -31,12 +31,12 @@ MISSING_RESULT = "[No result was recorded.]"
 NO_LIMITS = Limits(rounds=None, handoffs=None, tool_calls_per_turn=1_000)
 
 OnRequest = Callable[[ModelRequest, ModelReply, str], None]
-"""Told of each request, the reply to it, and the goal that it is to serve."""
+"""Called with each request, its reply, and the id of the goal."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Replay:
-    """One conversation under one plan. `summarize` stands in for the model that would write summaries."""
+    """Replays one conversation under one plan; `summarize` takes the place of the model that writes summaries."""
 
     plan: Plan
     on_request: OnRequest
@@ -46,7 +46,7 @@ class Replay:
     _used: set[str] = field(default_factory=set)
 
     def run(self, recording: Recording) -> None:
-        """From the first message to the last."""
+        """Replay all messages of the recording."""
         state = RunState(
             run_id="simulation",
             conversation_id="simulation",
@@ -58,7 +58,7 @@ class Replay:
         )
         self._replay(state, recording)
 
-    # ------------------------------------------------------------------------------------------ the steps
+    # ------------------------------------------------------------------------------------------ messages
 
     def _replay(self, state: RunState, recording: Recording) -> None:
         messages, index = recording.messages, 0
@@ -83,7 +83,7 @@ class Replay:
                 index += 1
 
     def _start_turn(self, state: RunState, messages: list[Message], then: AssistantMessage | None) -> RunState:
-        """A user's input: a run of its own, on the history as it stands."""
+        """Start a run with a user's input, on the current history."""
         step = self._step(state, RunStarted(messages=(), tokens=()))
         step.agent = _agent_name(then) if then else state.agent
         step.append_input(
@@ -96,7 +96,7 @@ class Replay:
         return step.freeze()
 
     def _reply(self, state: RunState, recording: Recording, index: int) -> tuple[RunState, int]:
-        """A recorded reply: what its request would have been, and what follows from it."""
+        """Build the request of a recorded reply, then apply the reply and what follows it."""
         message = recording.messages[index]
         assert isinstance(message, AssistantMessage)
         state = self._with_summaries(state)
@@ -122,7 +122,7 @@ class Replay:
     def _on_text(
         self, step: Step, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
     ) -> int:
-        """Plain words: the end of a run, or the framework says what comes next."""
+        """A reply without calls ends the run, unless a message of the framework follows."""
         following = [*_framework_messages(after)]
 
         if not following:
@@ -136,7 +136,7 @@ class Replay:
     def _on_calls(
         self, step: Step, message: AssistantMessage, tokens: int, recording: Recording, after: Sequence[Message]
     ) -> int:
-        """Calls: answered with what was recorded."""
+        """Answer the calls of a reply with the recorded results."""
         given = after[0].results if after and isinstance(after[0], ToolMessage) else ()
         used = 1 if given else 0
         following = [*_framework_messages(after[used:])]
@@ -150,7 +150,7 @@ class Replay:
             for branch in _branches(recording, [call.id], self._used):
                 self._replay(
                     replace(self._child(step.freeze(), branch), history=History()),
-                    _branch_recording(branch),
+                    branch_recording(branch),
                 )
 
             result = results.get(call.id) or ToolResult(call_id=call.id, text=MISSING_RESULT, outcome="error")
@@ -167,14 +167,14 @@ class Replay:
     def _continue(
         self, step: Step, following: Sequence[UserMessage], recording: Recording, rest: Sequence[Message]
     ) -> None:
-        for said in following:
-            if said.origin == "join":
-                keys = [line[3:] for line in said.text.splitlines() if line.startswith("## ")]
+        for message in following:
+            if message.origin == "join":
+                keys = [line[3:] for line in message.text.splitlines() if line.startswith("## ")]
 
                 for branch in _branches(recording, keys, self._used):
                     self._branch(step.freeze(), branch)
 
-            step.append(said)
+            step.append(message)
 
         if (then := _next_reply(rest, -1)) is not None:
             step.agent = _agent_name(then)
@@ -183,8 +183,8 @@ class Replay:
     # ------------------------------------------------------------------------------------------ branches
 
     def _branch(self, parent: RunState, branch: Branch) -> None:
-        """A branch works on the history as it stood when it began."""
-        recording = _branch_recording(branch)
+        """Replay a branch on the history at its start."""
+        recording = branch_recording(branch)
         first = recording.messages[0] if recording.messages else None
         state = self._child(parent, branch)
 
@@ -209,7 +209,7 @@ class Replay:
     # ------------------------------------------------------------------------------------------ summaries
 
     def _with_summaries(self, state: RunState) -> RunState:
-        """Summaries that come before this request, written by the stand-in."""
+        """Make the summaries that are due before this request."""
         while isinstance(state.next, Compact):
             question = build_summary_request(self._run(state), state, state.next)
             text = self.summarize(question.span)
@@ -229,7 +229,7 @@ class Replay:
 
         return state
 
-    # ------------------------------------------------------------------------------------------ the stage
+    # ------------------------------------------------------------------------------------------ engine objects
 
     def _step(self, state: RunState, event: BaseEvent) -> Step:
         self._events += 1
@@ -258,16 +258,12 @@ class _OneProvider:
         return self.provider
 
 
-def _branch_recording(branch: Branch) -> Recording:
-    return Recording(messages=branch.transcript, branches=branch.branches)
-
-
 def _agent_name(message: AssistantMessage) -> str:
     return message.agent or "agent"
 
 
 def _framework_messages(messages: Sequence[Message]) -> Iterator[UserMessage]:
-    """What the framework, or a person who answers a pause, said in the middle of a run."""
+    """The messages in the middle of a run that the framework, or a person who answers a pause, added."""
     for message in messages:
         if not isinstance(message, UserMessage) or message.origin in ("user", "marker"):
             return
@@ -276,14 +272,14 @@ def _framework_messages(messages: Sequence[Message]) -> Iterator[UserMessage]:
 
 
 def _next_reply(messages: Sequence[Message], index: int) -> AssistantMessage | None:
-    """The reply that comes right after this message, system messages aside."""
+    """The reply right after this message, system messages not counted."""
     rest = (message for message in messages[index + 1 :] if not isinstance(message, SystemMessage))
     found = next(rest, None)
     return found if isinstance(found, AssistantMessage) else None
 
 
 def _branches(recording: Recording, keys: Sequence[str], used: set[str]) -> Iterator[Branch]:
-    """The recorded branches of these keys, each taken once."""
+    """The recorded branches with these keys; each is replayed once."""
     for branch in recording.branches:
         if branch.run_id.rpartition("/")[2] in keys and branch.run_id not in used:
             used.add(branch.run_id)

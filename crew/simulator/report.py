@@ -1,11 +1,10 @@
-"""The picture: tokens of each request over time, as SVG."""
+"""The report of a simulation: a table, JSON values, and an SVG chart of the tokens of each request."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import Any
 
 from crew.interfaces import ModelRequest
 from crew.simulator.billing import BilledRequest, Prices
@@ -13,13 +12,13 @@ from crew.simulator.billing import BilledRequest, Prices
 PLOT, HEIGHT = 640, 420
 LEFT, TOP, BOTTOM = 90, 30, 50
 CHARACTER_WIDTH = 7
-"""About how wide a character of the legend is."""
+"""The approximate width of a character in the legend."""
 
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#3ca951", "#9c6b4e", "#a463f2", "#6cc5b0", "#97bbf5")
 
 
 def line_chart(lines: Sequence[tuple[str, Sequence[int]]]) -> str:
-    """A line for each of these, with axes and a legend; no script, no font, no dependency."""
+    """An SVG line chart with axes and a legend, without scripts, fonts or dependencies."""
     most = max((value for _, values in lines for value in values), default=1) or 1
     longest = max((len(values) for _, values in lines), default=1)
     width = LEFT + PLOT + 48 + CHARACTER_WIDTH * max((len(label) for label, _ in lines), default=0)
@@ -32,11 +31,11 @@ def line_chart(lines: Sequence[tuple[str, Sequence[int]]]) -> str:
 
 
 def _axis_maximum(value: int) -> int:
-    """The next number that reads well on an axis."""
+    """The next round number for the top of an axis."""
     size = 1
 
     while True:
-        for step in (4, 8, 12, 20, 28):  # each of them in four equal parts
+        for step in (4, 8, 12, 20, 28):  # four equal parts of each are round numbers
             if step * size >= value:
                 return step * size
 
@@ -81,10 +80,10 @@ def _lines(lines: Sequence[tuple[str, Sequence[int]]], most: int, longest: int) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One policy: what its requests would have held and cost, and what they would have shown.
+    """The simulated requests of one policy, their cost, and what they contain.
 
-    `cost` is in dollars. `goal` is the share of requests that show it; `facts` and `constraints` are those that the
-    last request still shows. `valid` counts the requests that the strictest provider would accept.
+    `cost` is in dollars. `goal` is the share of requests that contain the goal; `facts` and `constraints` are those
+    that the last request contains. `valid` counts the requests that the strictest provider would accept.
     """
 
     policy: str
@@ -117,13 +116,13 @@ class Row:
 
     @property
     def prefix_breaks(self) -> int:
-        """How many requests do not begin with all of the agent's request before."""
+        """The number of requests that do not start with all messages of the agent's previous request."""
         return sum(bill.prefix_broken for bill in self.billed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What each policy comes to, for the same recording at the same prices."""
+    """The results of all policies for one recording."""
 
     rows: tuple[Row, ...]
     prices: Prices
@@ -132,7 +131,7 @@ class Simulation:
     constraints: tuple[str, ...]
 
     def table(self) -> str:
-        """For the terminal."""
+        """The results as a table for the terminal."""
         heads = (
             "policy",
             "limit",
@@ -149,11 +148,12 @@ class Simulation:
         lines: list[tuple[str, ...]] = [(*heads, "constraints", "valid")]
 
         for row in self.rows:
-            cells = (row.policy, row.limit or "none", len(row.billed), row.summaries, f"{max(row.tokens, default=0):,}")
-            rest = (f"{row.total_tokens:,}", f"{row.cache_share:.0%}", row.prefix_breaks, f"${row.cost:.2f}")
-            seen = (f"{row.goal:.0%}", f"{len(row.facts)}/{len(self.facts)}")
-            kept = (f"{len(row.constraints)}/{len(self.constraints)}", f"{row.valid}/{len(row.billed)}")
-            lines.append(tuple(str(cell) for cell in (*cells, *rest, *seen, *kept)))
+            counts = (row.policy, row.limit or "none", len(row.billed), row.summaries)
+            tokens = (f"{max(row.tokens, default=0):,}", f"{row.total_tokens:,}", f"{row.cache_share:.0%}")
+            cost = (row.prefix_breaks, f"${row.cost:.2f}")
+            content = (f"{row.goal:.0%}", f"{len(row.facts)}/{len(self.facts)}")
+            checks = (f"{len(row.constraints)}/{len(self.constraints)}", f"{row.valid}/{len(row.billed)}")
+            lines.append(tuple(str(cell) for cell in (*counts, *tokens, *cost, *content, *checks)))
 
         widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
         return "\n".join(
@@ -161,11 +161,11 @@ class Simulation:
             for line in lines
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+    def as_dict(self) -> dict[str, object]:
+        """The results as JSON values."""
         return {
             "messages": self.messages,
-            "prices": {name: getattr(self.prices, name) for name in ("input", "output", "cache_read", "cache_write")},
+            "prices": asdict(self.prices),
             "facts": list(self.facts),
             "constraints": list(self.constraints),
             "policies": [
@@ -190,5 +190,5 @@ class Simulation:
         }
 
     def svg(self) -> str:
-        """A picture of the tokens of each request over time, a line for each policy."""
+        """A chart of the input tokens of each request, one line for each policy."""
         return line_chart([(f"{row.policy} (${row.cost:.2f})", row.tokens) for row in self.rows])

@@ -1,4 +1,4 @@
-"""`simulate`: one recording, several policies, and what each of them would have come to."""
+"""`simulate`: replay one recording under several policies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
@@ -20,8 +19,8 @@ from crew.message_rules.validate import validate
 from crew.messages import Message, UserMessage
 from crew.providers.scripted import ScriptedProvider
 from crew.runs.parameters import RequestParameters
-from crew.simulator.billing import Prices, PromptCacheBilling
-from crew.simulator.recording import Recording, read_recording
+from crew.simulator.billing import BilledRequest, Prices, PromptCacheBilling
+from crew.simulator.recording import Recording, RecordingSource, read_recording
 from crew.simulator.replay import Replay
 from crew.simulator.report import Row, Simulation
 from crew.transitions.plan import Plan, compile_plan, resolve_budget
@@ -37,7 +36,7 @@ DEFAULT_POLICIES: dict[str, PolicySpec] = {
 
 
 def simulate(
-    transcript: Any,
+    transcript: RecordingSource,
     policies: Mapping[str, PolicySpec] | Sequence[PolicySpec] | None = None,
     prices: Prices | None = None,
     *,
@@ -47,40 +46,41 @@ def simulate(
     parameters: RequestParameters | None = None,
     fixed_tokens: int = 0,
 ) -> Simulation:
-    """Replay a recorded transcript under each policy, with no key and no model, by the same code as a live run.
+    """Replay a recorded transcript under each policy, without a model or key, by the code of a live run.
 
     `transcript` is a `RunResult`, its transcript, OpenAI- or Anthropic-format dicts, JSON, or the path of a JSON file.
-    With `crew` the requests hold its instructions and tools too; else `fixed_tokens` stand for them. Without
-    `constraints`, the user's sentences with words such as "must", "never" or "only" are taken. Summaries are stood in
-    for by an extract of what they cover.
+    With `crew`, requests include its instructions and tools; without it, `fixed_tokens` is their size. The report says
+    whether the last request still contains `facts` and `constraints`; by default, constraints are the user's sentences
+    with words such as "must", "never" or "only". An extract of the messages takes the place of each summary.
     """
     recording = read_recording(transcript)
     prices = prices or Prices()
-    named = policies if isinstance(policies, Mapping) else _label_policies(policies) if policies else DEFAULT_POLICIES
-    wanted = tuple(_find_constraints(recording) if constraints is None else constraints)
+    labelled = policies if isinstance(policies, Mapping) else _label_policies(policies or ()) or DEFAULT_POLICIES
+    expected = tuple(_find_constraints(recording) if constraints is None else constraints)
     rows = [
-        _simulate_policy(label, spec, recording, prices, crew, facts, wanted, parameters, fixed_tokens)
-        for label, spec in named.items()
+        _simulate_policy(label, spec, recording, prices, crew, facts, expected, parameters, fixed_tokens)
+        for label, spec in labelled.items()
     ]
     return Simulation(
         rows=tuple(rows),
         prices=prices,
         messages=len(recording.messages),
         facts=tuple(facts),
-        constraints=wanted,
+        constraints=expected,
     )
 
 
 def _label_policies(policies: Sequence[PolicySpec]) -> dict[str, PolicySpec]:
-    named: dict[str, PolicySpec] = {}
+    """Label policies by name; if names repeat, by name and limit, or by a number."""
+    labelled: dict[str, PolicySpec] = {}
 
     for spec in policies:
         label = spec if isinstance(spec, str) else str(spec["name"]) if isinstance(spec, Mapping) else spec.name
         limit = policy_options(resolve_policy(spec)).explicit_limit
-        label = label if label not in named else f"{label} {limit}"
-        named[label if label not in named else f"{label} #{len(named)}"] = spec
+        label = label if label not in labelled else f"{label} {limit}"
+        labelled[label if label not in labelled else f"{label} #{len(labelled)}"] = spec
 
-    return named
+    return labelled
 
 
 def _simulate_policy(
@@ -95,21 +95,28 @@ def _simulate_policy(
     fixed_tokens: int,
 ) -> Row:
     plan = _plan(spec, recording, crew, fixed_tokens)
-    till, requests, bills, goals = PromptCacheBilling(), [], [], []
+    billing = PromptCacheBilling()
+    requests: list[ModelRequest] = []
+    bills: list[BilledRequest] = []
+    goals: list[bool] = []
 
-    def sent(request: ModelRequest, reply: ModelReply, goal: str) -> None:
+    def on_request(request: ModelRequest, reply: ModelReply, goal: str) -> None:
         output = estimate_tokens(reply.text) + sum(estimate_tokens(call.arguments) + 4 for call in reply.calls)
-        kit = plan.toolkits[request.agent]
-        bills.append(till.bill(request, kit.overhead_tokens, output))
+        bills.append(billing.bill(request, plan.toolkits[request.agent].overhead_tokens, output))
         requests.append(request)
 
         if request.purpose == "reply":
             goals.append(any(message.id == goal for message in request.messages))
 
-    replay = Replay(plan=plan, on_request=sent, summarize=extract_summary, parameters=parameters or RequestParameters())
+    replay = Replay(
+        plan=plan,
+        on_request=on_request,
+        summarize=extract_summary,
+        parameters=parameters or RequestParameters(),
+    )
     replay.run(recording)
     last = next((request for request in reversed(requests) if request.purpose == "reply"), None)
-    shown = to_plain_text(last.messages) if last is not None else ""
+    text = to_plain_text(last.messages) if last is not None else ""
     return Row(
         policy=label,
         limit=plan.budget.limit,
@@ -117,26 +124,26 @@ def _simulate_policy(
         requests=tuple(requests),
         cost=sum(bill.cost(prices) for bill in bills),
         goal=sum(goals) / len(goals) if goals else 1.0,
-        facts=tuple(fact for fact in facts if fact in shown),
-        constraints=tuple(constraint for constraint in constraints if constraint in shown),
+        facts=tuple(fact for fact in facts if fact in text),
+        constraints=tuple(constraint for constraint in constraints if constraint in text),
         valid=sum(not validate(request.messages) for request in requests),
     )
 
 
 def _plan(spec: PolicySpec, recording: Recording, crew: Crew | Agent | None, fixed_tokens: int) -> Plan:
-    given = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew or _crew_from_recording(recording)
+    members = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew or _crew_from_recording(recording)
 
-    if missing := [name for name in recording.agents if name not in given.agents_by_name]:
-        raise DefinitionError("simulate", f"the transcript has replies of {missing!r}, who are not in the crew")
+    if missing := [name for name in recording.agents if name not in members.agents_by_name]:
+        raise DefinitionError("simulate", f"the transcript has replies of agents that the crew lacks: {missing!r}")
 
     shared, views = split_stages(resolve_policy(spec))
 
     with warnings.catch_warnings():
-        # A window that slides by one is what somebody may want to see the price of.
+        # A policy that defeats prompt caching is worth simulating: its cost shows why.
         warnings.simplefilter("ignore")
-        plan = compile_plan(given, shared, resolve_budget(given, shared, None, None), views)
+        plan = compile_plan(members, shared, resolve_budget(members, shared, None, None), views)
 
-    # Where the work went is recorded: calls lead nowhere by themselves here.
+    # The recording says which agent replies next, so calls must not hand control over.
     kits = {name: replace(kit, handoffs={}, agents={}) for name, kit in plan.toolkits.items()}
 
     if crew is None:
@@ -146,20 +153,20 @@ def _plan(spec: PolicySpec, recording: Recording, crew: Crew | Agent | None, fix
 
 
 def _crew_from_recording(recording: Recording) -> Crew:
-    """A crew of those who replied; what their instructions and tools were is not in a transcript."""
+    """A crew of the agents that replied, without instructions and tools, which a transcript does not contain."""
     names = recording.agents
     model = ScriptedProvider("")
     return Crew("recorded", agents=[Agent(n, model=model, handoffs=[o for o in names if o != n]) for n in names])
 
 
 def extract_summary(span: Sequence[Message]) -> str:
-    """A stand-in for a summary: how each message begins, within some 150 tokens."""
+    """An extract in place of a summary: the first 60 characters of up to 10 lines, spread over the span."""
     lines = [line[:60] for line in to_plain_text(span).splitlines() if line.strip()]
     step = max(1, len(lines) // 10)
-    return "\n".join(lines[::step][:10]) or "Nothing was said."
+    return "\n".join(lines[::step][:10]) or "(no text)"
 
 
 def _find_constraints(recording: Recording) -> list[str]:
-    said = [m.text for m in recording.messages if isinstance(m, UserMessage) and m.origin == "user"]
-    sentences = [sentence.strip() for text in said for sentence in _SENTENCE.split(text)]
+    texts = [m.text for m in recording.messages if isinstance(m, UserMessage) and m.origin == "user"]
+    sentences = [sentence.strip() for text in texts for sentence in _SENTENCE.split(text)]
     return list(dict.fromkeys(s for s in sentences if len(s) <= 200 and _CONSTRAINT.search(s)))
