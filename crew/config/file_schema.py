@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from functools import partial
 from typing import Annotated, Literal, Self
 
@@ -16,7 +17,9 @@ from pydantic import (
 )
 
 from crew.agents.agent import HandoffMode
+from crew.errors import suggest
 from crew.history.policies.head_tail import HeadTail
+from crew.history.policies.lookup import POLICIES
 from crew.interfaces import (
     Chunked,
     CompressionStrategy,
@@ -64,6 +67,20 @@ class PolicySection(Section):
     @classmethod
     def _from_name(cls, value: object) -> object:
         return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_options(self) -> Self:
+        policy = POLICIES.get(self.name)
+
+        if policy is None:
+            raise plain_error(
+                "name", f"must name a policy, not {self.name!r}. {suggest(self.name, POLICIES)}", self.name
+            )
+
+        if isinstance(policy, type) and is_dataclass(policy):
+            read_options(policy, self.model_extra, summarizer=str | None)
+
+        return self
 
 
 def _read_conversation(value: object) -> dict[str, object]:
