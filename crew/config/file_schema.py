@@ -46,7 +46,8 @@ from crew.validation.validator import InputValidator
 class Section(BaseModel):
     """A mapping in the file. Unknown keys are refused, and values are not converted: "25" is not a number."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    # The validators are built when the first file is read: a program that has no file does not wait for them.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -60,7 +61,7 @@ class Section(BaseModel):
 class PolicySection(Section):
     """A history policy, by its name or with its options."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(extra="allow")
     name: str
 
     @model_validator(mode="before")

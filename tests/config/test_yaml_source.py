@@ -270,17 +270,17 @@ crews: {one: {agents: {solo: {model: "scripted:fine"}}}}
 def test_options_of_a_policy_are_checked_at_their_location(tmp_path: Path) -> None:
     """The crew's policy and those of agents, without building a crew."""
     text = """\
-history: {name: rolling, limit: -5, prun_to: 3}
+history: {name: head_tail, summarize_on_trim: 1, prun_to: 3}
 crews:
   a:
     agents:
-      one: {model: x, history: {name: checkpoint, keep_recent: 2.5}}
+      one: {model: x, history: {name: head_tail, summarize_on_trim: x}}
       two: {model: x, history: roling}
 """
     assert load_problems(tmp_path, text) == (
-        "config.yaml:1:26: history.limit must be a positive integer such as 50, not -5",
-        "config.yaml:1:37: history.prun_to is not a known key. Did you mean 'prune_to'?",
-        "config.yaml:5:53: crews.a.agents.one.history.keep_recent must be a positive integer such as 50, not 2.5",
+        "config.yaml:1:28: history.summarize_on_trim must be true or false, not 1",
+        "config.yaml:1:50: history.prun_to is not a known key. Did you mean 'prune_to'?",
+        "config.yaml:5:50: crews.a.agents.one.history.summarize_on_trim must be true or false, not 'x'",
         "config.yaml:6:23: crews.a.agents.two.history must name a policy, not 'roling'. Did you mean 'rolling'?",
     )
 
