@@ -186,6 +186,7 @@ _TYPE_WORDS = {
     "int_type": "must be an integer",
     "list_type": "must be a list",
     "string_type": "must be a string",
+    "tuple_type": "must be a list",
 }
 
 

@@ -189,10 +189,10 @@ async def test_invalid_answer_is_repaired_once() -> None:
     executor, provider = ordering('{"number": "x"}', '{"number": 17, "city": "Bern"}')
     result = await executor.execute("go")
     assert result.output == Order(number=17, city="Bern")
-    told = provider.shown[1][-1]
-    assert isinstance(told, UserMessage)
-    assert told.origin == "output"
-    assert "city" in told.text
+    feedback = provider.shown[1][-1]
+    assert isinstance(feedback, UserMessage)
+    assert feedback.origin == "output"
+    assert "city" in feedback.text
     assert len(result.transcript) == 4
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from crew.agents.agent import Agent, Handoff, Parallel, Quorum, Route
 from crew.agents.crew import Crew
@@ -149,7 +149,7 @@ def _import_object(path: str) -> object:
 
 def _model_settings(agent: str, values: dict[str, object], problems: list[str]) -> ModelSettings:
     try:
-        return read_settings(ModelSettings, values, stop=list[str] | tuple[str, ...])
+        return read_settings(ModelSettings, values, stop=Annotated[tuple[str, ...], Field(strict=False)])
     except ValidationError as error:
         problems.extend(f"agent {agent!r}: settings.{problem}" for problem in problem_texts(error))
         return ModelSettings()

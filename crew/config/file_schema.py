@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from functools import partial
 from typing import Annotated, Literal, Self
 
@@ -16,7 +17,9 @@ from pydantic import (
 )
 
 from crew.agents.agent import HandoffMode
+from crew.errors import suggest
 from crew.history.policies.head_tail import HeadTail
+from crew.history.policies.lookup import POLICIES
 from crew.interfaces import (
     Chunked,
     CompressionStrategy,
@@ -43,7 +46,8 @@ from crew.validation.validator import InputValidator
 class Section(BaseModel):
     """A mapping in the file. Unknown keys are refused, and values are not converted: "25" is not a number."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    # The validators are built when the first file is read: a program that has no file does not wait for them.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -57,13 +61,27 @@ class Section(BaseModel):
 class PolicySection(Section):
     """A history policy, by its name or with its options."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(extra="allow")
     name: str
 
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: object) -> object:
         return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_options(self) -> Self:
+        policy = POLICIES.get(self.name)
+
+        if policy is None:
+            raise plain_error(
+                "name", f"must name a policy, not {self.name!r}. {suggest(self.name, POLICIES)}", self.name
+            )
+
+        if isinstance(policy, type) and is_dataclass(policy):
+            read_options(policy, self.model_extra, summarizer=str | None)
+
+        return self
 
 
 def _read_conversation(value: object) -> dict[str, object]:

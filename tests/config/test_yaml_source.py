@@ -267,6 +267,35 @@ crews: {one: {agents: {solo: {model: "scripted:fine"}}}}
 """
 
 
+def test_options_of_a_policy_are_checked_at_their_location(tmp_path: Path) -> None:
+    """The crew's policy and those of agents, without building a crew."""
+    text = """\
+history: {name: head_tail, summarize_on_trim: 1, prun_to: 3}
+crews:
+  a:
+    agents:
+      one: {model: x, history: {name: head_tail, summarize_on_trim: x}}
+      two: {model: x, history: roling}
+"""
+    assert load_problems(tmp_path, text) == (
+        "config.yaml:1:28: history.summarize_on_trim must be true or false, not 1",
+        "config.yaml:1:50: history.prun_to is not a known key. Did you mean 'prune_to'?",
+        "config.yaml:5:50: crews.a.agents.one.history.summarize_on_trim must be true or false, not 'x'",
+        "config.yaml:6:23: crews.a.agents.two.history must name a policy, not 'roling'. Did you mean 'rolling'?",
+    )
+
+
+def test_model_settings_are_checked(tmp_path: Path) -> None:
+    """Types of values, in the same error as unknown names."""
+    text = "crews: {a: {agents: {one: {model: 'scripted:x', settings: {temperature: hot, stop: [END]}}}}}"
+
+    with pytest.raises(ConfigError, match=r"agent 'one': settings.temperature must be a number, not 'hot'"):
+        CrewExecutor.from_config(write_config(tmp_path, text), crew="a")
+
+    executor = CrewExecutor.from_config(write_config(tmp_path, text.replace("temperature: hot, ", "")), crew="a")
+    assert executor.plan.agents["one"].settings.stop == ("END",)
+
+
 async def test_a_file_names_the_model_of_the_summarizer(tmp_path: Path) -> None:
     """The named model writes the summaries; an unknown provider is refused when the executor is built."""
     executor = CrewExecutor.from_config(write_config(tmp_path, SUMMARISING), crew="one")

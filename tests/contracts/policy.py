@@ -27,11 +27,11 @@ class PolicyContract:
         entries = tuple(HistoryEntry(message=m, position=i, tokens=3) for i, m in enumerate(everything))
         groups = group_entries(entries, growth.goal.id)
         budget = self.budget(*size)
-        verdict = self.policy.prune(groups, budget)
-        kept, evicted = ([g.entries[0].position for g in part] for part in (verdict.kept, verdict.evicted))
+        decision = self.policy.prune(groups, budget)
+        kept, evicted = ([g.entries[0].position for g in part] for part in (decision.kept, decision.evicted))
         assert sorted(kept + evicted) == [g.entries[0].position for g in groups]
         assert kept == sorted(kept)
-        assert self.policy.prune(groups, budget) == verdict
+        assert self.policy.prune(groups, budget) == decision
         assert group_entries(entries, growth.goal.id) == groups
 
     @given(growths(), budgets(least=12))

@@ -70,8 +70,8 @@ def check_resumes(stepped: SteppedLoop, store: JsonStore) -> None:
     """A new executor resumes the newest commit and returns the right answer."""
     provider = RecordingProvider(*LINES)
     executor = executor_for(provider, look, store=store, max_messages_per_request=5)
-    carry_on = executor.resume("r") if store.snapshots else executor.execute("the goal", run_id="r")
-    result = stepped.loop.run_until_complete(carry_on)
+    continuation = executor.resume("r") if store.snapshots else executor.execute("the goal", run_id="r")
+    result = stepped.loop.run_until_complete(continuation)
     assert result.output == "the answer"
     assert len(result.transcript) == 6
     assert all(validate(shown) == [] for shown in provider.shown)
@@ -216,7 +216,7 @@ def test_executor_cancel_at_every_await_point() -> None:
         outcomes.add(result.stop_reason)
 
         if cancel.exception() is not None:
-            # It was not there yet, or it was there no more: then it went its way.
+            # The run had not started, or had ended, and so was not cancelled.
             assert isinstance(cancel.exception(), UnknownRun)
             assert result.stop_reason == "completed"
         elif result.stop_reason == "cancelled":
@@ -326,7 +326,7 @@ async def test_break_out_of_a_failed_stream_logs_nothing(caplog: pytest.LogCaptu
         async with executor.execute_stream("go") as events:
             async for event in events:
                 if isinstance(event, Asked):
-                    # By now the run has failed, and nobody will ask for its error.
+                    # The run has failed by now, and its error is never retrieved.
                     for _ in range(20):
                         await asyncio.sleep(0)
 
@@ -339,7 +339,7 @@ async def test_break_out_of_a_failed_stream_logs_nothing(caplog: pytest.LogCaptu
 
     gc.collect()
     assert troubles == []
-    # That the run failed may be logged; that nobody heard of it may not.
+    # The failure may be logged, but not as an exception that was never retrieved.
     assert [r for r in caplog.records if r.levelno >= logging.ERROR and not r.message.startswith("run.failed")] == []
 
 

@@ -48,7 +48,7 @@ async def test_invariants_hold_for_any_input_history(
     provider = RecordingProvider(*lines, "the answer")
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a target near the limit is warned of, and lawful
+        warnings.simplefilter("ignore")  # a target near the limit is valid, with a warning
         executor = executor_for(provider, look, max_messages_per_request=limit, prune_to=target, limits=ROUNDS)
 
     events, result = await collect(executor.execute_stream("the goal", history=before, run_id="r"))
@@ -57,15 +57,15 @@ async def test_invariants_hold_for_any_input_history(
     assert total_size(result.history) <= limit
     check_transcript(before, result, rounds)
     check_prefix(provider, events)
-    # What comes out may come in again: our own validator takes it as it is, pairs and all.
+    # The result is valid input: the validator accepts it unchanged.
     assert InputValidator(tool_pairs="refuse").check("next", history=result.history) == result.history
 
 
 def check_transcript(before: list[Message], result: Any, rounds: list[int]) -> None:
     """Invariant 4: the repaired input and every message of the run, complete and in order."""
-    said = [m.text for m in before if isinstance(m, UserMessage | SystemMessage) and m.text.strip()]
+    texts = [m.text for m in before if isinstance(m, UserMessage | SystemMessage) and m.text.strip()]
     kept = [m.text for m in result.transcript if isinstance(m, UserMessage | SystemMessage)]
-    assert [text for text in kept if not text.startswith("[")][: len(said)] == said
+    assert [text for text in kept if not text.startswith("[")][: len(texts)] == texts
     start = next(i for i, m in enumerate(result.transcript) if getattr(m, "text", "") == "the goal")
     happened = result.transcript[start + 1 :]
     assert [len(m.calls) for m in happened if isinstance(m, AssistantMessage)] == [*rounds, 0]
@@ -287,14 +287,14 @@ def test_limit_below_the_limit_of_a_policy_is_an_error() -> None:
 
 async def test_truncation_marker_counts_in_the_limit() -> None:
     """A marker can outlive the messages it stands for; the view stays within the limit."""
-    provider = RecordingProvider(*[call("tell", n=n) for n in range(40)], "done")
+    provider = RecordingProvider(*[call("report", n=n) for n in range(40)], "done")
 
     @tool(effect="read")
-    async def tell(n: int) -> str:
-        """Tell something long."""
+    async def report(n: int) -> str:
+        """Report something long."""
         return "word " * (60 if n % 9 == 0 else 3)
 
-    agent = solo(provider, tell, history=Truncate(threshold=0.5, target=0.3), max_input_tokens=260)
+    agent = solo(provider, report, history=Truncate(threshold=0.5, target=0.3), max_input_tokens=260)
     await CrewExecutor(agent, max_messages_per_request=5).execute("the goal")
     check_requests(provider, 5, "the goal")
     assert any("truncated to fit" in m.text for shown in provider.shown for m in shown if isinstance(m, UserMessage))

@@ -68,14 +68,14 @@ async def test_events_hold_run_agent_sequence_and_time() -> None:
 
 async def test_failure_is_the_last_event_and_is_raised() -> None:
     """The stream emits it, then raises an error that holds the result so far; `result` raises it too."""
-    told: list[Event] = []
+    seen: list[Event] = []
     broken = RecordingProvider(call("look", n=1), ValueError("broken"))
-    stream = executor_for(broken, look, observers=[told.append]).execute_stream("go")
+    stream = executor_for(broken, look, observers=[seen.append]).execute_stream("go")
 
     with pytest.raises(RunError, match="broken") as caught:
         _ = [event async for event in stream]
 
-    assert isinstance(told[-1], RunFailed)
+    assert isinstance(seen[-1], RunFailed)
     assert caught.value.result.stop_reason == "failed"
     assert len(caught.value.result.transcript) == 3
 

@@ -143,12 +143,12 @@ async def test_two_models_with_different_counts_share_a_history() -> None:
     third = Agent("third", model=billed_by(estimate_tokens, 3, model="a"), tools=[read])
 
     async with CrewExecutor(Crew("c", agents=[first, second, third])).execute_stream("Read it.") as stream:
-        told = [event async for event in stream if isinstance(event, Replied)]
+        replies = [event async for event in stream if isinstance(event, Replied)]
 
     off = {
         name: [
             m.tokens_estimated / m.tokens_billed - 1
-            for e in told
+            for e in replies
             if e.agent == name and (m := e.message.manifest) and m.tokens_billed
         ]
         for name in ("first", "second", "third")

@@ -162,7 +162,7 @@ async def results(*calls: Any, tools: Any = TOOLS, **options: Any) -> tuple[Tool
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("never_ends", "timed out after 0.02 s"),
         ("blocks", "timed out after 0.02 s"),
@@ -180,10 +180,10 @@ async def results(*calls: Any, tools: Any = TOOLS, **options: Any) -> tuple[Tool
         ("endless", "generator can't be sent to a model"),
     ],
 )
-async def test_failing_tool_becomes_an_error_result(name: str, told: str) -> None:
+async def test_failing_tool_becomes_an_error_result(name: str, expected: str) -> None:
     """The run continues."""
     found = (await results(call(name)))[0]
-    assert told in found.text
+    assert expected in found.text
     assert found.outcome == "error"
 
 
@@ -211,7 +211,7 @@ async def test_ten_megabyte_result_is_truncated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ("{broken", "not valid"),
         ('{"n": 1', "not valid"),
@@ -224,10 +224,10 @@ async def test_ten_megabyte_result_is_truncated() -> None:
         ('{"n": "\ud800"}', "not valid"),
     ],
 )
-async def test_invalid_arguments_become_an_error_result(arguments: str, told: str) -> None:
+async def test_invalid_arguments_become_an_error_result(arguments: str, expected: str) -> None:
     """Broken JSON, wrong types, unknown names: the error names the place, and the tool is not called."""
     found = (await results(ToolCall(id="a", name="look", arguments=arguments), tools=[look]))[0]
-    assert told in found.text
+    assert expected in found.text
     assert found.outcome == "error"
 
 

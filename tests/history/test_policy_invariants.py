@@ -182,16 +182,16 @@ def stage(policy: Policy, outcomes: list[str], parameters: RequestParameters) ->
     return made
 
 
-def check(made: PolicyRun, limit: int, goal: str, told: RequestParameters | None = None) -> None:
-    told = told or RequestParameters()
+def check(made: PolicyRun, limit: int, goal: str, given_parameters: RequestParameters | None = None) -> None:
+    given_parameters = given_parameters or RequestParameters()
 
     for request in made.requests:
         most = limit + (request.purpose == "summary")
         # A marker of truncation stands in a view for what it hides, and counts.
         assert total_size(request.messages) <= most
 
-        if told.max_history_size is not None and request.purpose == "reply":
-            assert total_size(request.messages) <= told.max_history_size
+        if given_parameters.max_history_size is not None and request.purpose == "reply":
+            assert total_size(request.messages) <= given_parameters.max_history_size
 
         assert not validate(request.messages)
 
@@ -205,32 +205,32 @@ def check(made: PolicyRun, limit: int, goal: str, told: RequestParameters | None
         assert decode_state(encode_state(state)) == state
 
 
-def overflows(error: ContextOverflow, told: RequestParameters) -> None:
+def overflows(error: ContextOverflow, given_parameters: RequestParameters) -> None:
     """Only if the mandatory part is larger than the limit."""
     assert sum(size for _, size in error.items) > error.limit
-    assert error.limit in (told.max_history_size, told.max_tokens)
+    assert error.limit in (given_parameters.max_history_size, given_parameters.max_tokens)
 
 
 def nothing_is_lost(result: RunResult) -> None:
     """Hidden messages are in the transcript; covered messages are named by their summary."""
-    told = {message.id: message for message in result.transcript}
+    known = {message.id: message for message in result.transcript}
 
     for message in result.history:
-        assert message.id in told
+        assert message.id in known
 
         if isinstance(message, SummaryMessage):
-            assert set(message.covers) <= told.keys()
+            assert set(message.covers) <= known.keys()
             assert not {m.id for m in result.history} & set(message.covers)
 
 
-@given(policy=policies, talk=conversations, outcomes=summaries, told=parameters, systems=st.integers(0, 1))
+@given(policy=policies, talk=conversations, outcomes=summaries, given_parameters=parameters, systems=st.integers(0, 1))
 def test_every_policy_keeps_the_invariants(
-    policy: Policy, talk: list[list[int]], outcomes: list[str], told: RequestParameters, systems: int
+    policy: Policy, talk: list[list[int]], outcomes: list[str], given_parameters: RequestParameters, systems: int
 ) -> None:
     """Bounded after every append, valid in every request, the goal in view, nothing lost."""
     limit = policy_options(split_stages(policy)[0]).history_limit
     assert limit is not None
-    made = stage(policy, outcomes, told)
+    made = stage(policy, outcomes, given_parameters)
     given: Any = [SystemMessage("Be brief.")] * systems
 
     for number, moves in enumerate(talk):
@@ -242,16 +242,16 @@ def test_every_policy_keeps_the_invariants(
         try:
             given = asyncio.run(made.executor.execute(goal, history=given))
         except CompressionFailed as error:
-            assert told.compression_strategy is not None
-            check(made, limit, goal, told)
+            assert given_parameters.compression_strategy is not None
+            check(made, limit, goal, given_parameters)
             nothing_is_lost(error.result)
             return
         except ContextOverflow as error:
-            overflows(error, told)
-            check(made, limit, goal, told)
+            overflows(error, given_parameters)
+            check(made, limit, goal, given_parameters)
             return
 
-        check(made, limit, goal, told)
+        check(made, limit, goal, given_parameters)
         nothing_is_lost(given)
 
 

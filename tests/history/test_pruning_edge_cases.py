@@ -104,11 +104,11 @@ def test_orphan_results_are_one_group() -> None:
 
 def test_turn_without_its_user_message_is_evicted() -> None:
     """A history starts with a user message, or its first turn leaves."""
-    told = history(UserMessage("x", id="u"), *exchange(1), UserMessage("y", id="g"), *exchange(2), goal="g")
-    groups = group_entries(told.entries, "g")
+    made = history(UserMessage("x", id="u"), *exchange(1), UserMessage("y", id="g"), *exchange(2), goal="g")
+    groups = group_entries(made.entries, "g")
     kept = tuple(g for g in groups if g.entries[0].message.id != "u")
-    verdict = enforce_bounds(groups, PruneDecision(kept=kept), 5)
-    shown = [entry.message.id for g in verdict.kept for entry in g.entries]
+    decision = enforce_bounds(groups, PruneDecision(kept=kept), 5)
+    shown = [entry.message.id for g in decision.kept for entry in g.entries]
     assert shown == ["g", "a2", "t2"]
     roomy = enforce_bounds(groups, PruneDecision(kept=kept), 6)
     assert next(entry.message.id for g in roomy.kept for entry in g.entries) == "u"
@@ -142,9 +142,9 @@ def test_touched_files_come_from_valid_arguments() -> None:
         messages.extend(exchange(n, name, arguments))
 
     messages.extend(UserMessage("y", id=f"u{n}") for n in range(8))
-    told = history(*messages, UserMessage("z", id="g"))
+    made = history(*messages, UserMessage("z", id="g"))
     budget = HistoryBudget(limit=12, prune_to=6, touches={"read": "path"})
-    kept = Summarize().prune(group_entries(told.entries, "g"), budget).kept
+    kept = Summarize().prune(group_entries(made.entries, "g"), budget).kept
     shown = [entry.message.id for g in kept for entry in g.entries]
     assert "a3" in shown
     assert not {"a0", "a1", "a2"} & set(shown)
@@ -154,9 +154,9 @@ def test_chain_member_keeps_its_smaller_limit() -> None:
     """The limit of the chain is the smallest; a member never sees more than its limit."""
     policy = chain(Rolling(limit=10), HeadTail(max_messages=30))
     assert policy.options.limit == 10
-    told = history(*(UserMessage("x", id=f"u{n}") for n in range(12)), UserMessage("z", id="g"))
-    verdict = policy.prune(group_entries(told.entries, "g"), HistoryBudget(limit=20, prune_to=10))
-    assert sum(g.size for g in verdict.kept) <= 10
+    made = history(*(UserMessage("x", id=f"u{n}") for n in range(12)), UserMessage("z", id="g"))
+    decision = policy.prune(group_entries(made.entries, "g"), HistoryBudget(limit=20, prune_to=10))
+    assert sum(g.size for g in decision.kept) <= 10
 
     with pytest.raises(DefinitionError):
         chain()

@@ -81,7 +81,7 @@ def test_each_model_has_a_separate_scale() -> None:
 
 def test_only_a_smaller_window_of_the_same_model_is_learned() -> None:
     """An error names the window of the model of the request."""
-    gauge = TokenBudget(model="a:b", window=1_000)
-    assert gauge.with_learned_window("a:c", 500) is gauge
-    assert gauge.with_learned_window("a:b", 2_000) is gauge
-    assert gauge.with_learned_window("a:b", 500) == TokenBudget(model="a:b", window=500, window_source="learned")
+    budget = TokenBudget(model="a:b", window=1_000)
+    assert budget.with_learned_window("a:c", 500) is budget
+    assert budget.with_learned_window("a:b", 2_000) is budget
+    assert budget.with_learned_window("a:b", 500) == TokenBudget(model="a:b", window=500, window_source="learned")

@@ -26,10 +26,10 @@ def crew_with_everything(models: CheckedModels, ran: CountedTools) -> Crew:
     look, write = ran.tool("look", effect="read"), ran.tool("write", effect="read")
     pay = ran.tool("pay", effect="read", approval=True)
     clerk = Agent("clerk", model=models.scripted(call("look"), call("look"), "Clerk's word."), tools=[look])
-    said = ModelReply(text="I looked.", calls=(ToolCall(id="x" * 60, name="transfer_to_lead"),))
+    handoff_reply = ModelReply(text="I looked.", calls=(ToolCall(id="x" * 60, name="transfer_to_lead"),))
     triage = Agent(
         "triage",
-        model=models.scripted([call("look"), call("write"), call("look")], call("look"), said),
+        model=models.scripted([call("look"), call("write"), call("look")], call("look"), handoff_reply),
         tools=[look, write],
         handoffs=[handoff("lead", history="text_only")],
     )

@@ -166,11 +166,11 @@ def test_jaeger_shows_every_pruning(traces: tuple[dict[str, Any], dict[str, Any]
     prunings = [tags(span) for span in traces[0]["spans"] if span["operationName"] == "crew.history.prune"]
     assert prunings
 
-    for told in prunings:
-        assert told["crew.history.before"] == 11
-        assert told["crew.history.after"] <= 10
-        assert told["crew.history.evicted"] >= 1
-        assert told["crew.history.policy"] == "rolling"
-        assert "limit of 10" in told["crew.history.reason"]
-        assert told["crew.history.tokens_before"] > told["crew.history.tokens_after"]
-        assert told["crew.history.prefix_moved"] is True
+    for attributes in prunings:
+        assert attributes["crew.history.before"] == 11
+        assert attributes["crew.history.after"] <= 10
+        assert attributes["crew.history.evicted"] >= 1
+        assert attributes["crew.history.policy"] == "rolling"
+        assert "limit of 10" in attributes["crew.history.reason"]
+        assert attributes["crew.history.tokens_before"] > attributes["crew.history.tokens_after"]
+        assert attributes["crew.history.prefix_moved"] is True

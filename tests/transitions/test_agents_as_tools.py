@@ -43,7 +43,7 @@ def test_called_agent_answers_and_the_caller_continues(models: CheckedModels, st
     assert transcript_lines(result.transcript)[-2:] == ["tool: It is blue.", "assistant: Blue, I hear."]
     assert [len(branch.transcript) for branch in result.branches] == [4]
     assert result.usage.requests == 4
-    assert {name: tally.calls for name, tally in result.metrics.by_tool.items()} == {"look": 1, "ask_clerk": 1}
+    assert {name: counts.calls for name, counts in result.metrics.by_tool.items()} == {"look": 1, "ask_clerk": 1}
     assert len([e for e in store.events if isinstance(e, BranchStarted | BranchFinished)]) == 2
 
 
@@ -98,7 +98,7 @@ def test_called_agents_can_call_hand_off_and_fan_out(models: CheckedModels, stor
     assert [branch.agent for branch in called.branches] == ["inner", "x", "y"]
 
 
-@pytest.mark.parametrize("approve", [True, False, "Too dear."])
+@pytest.mark.parametrize("approve", [True, False, "Too expensive."])
 def test_pause_inside_a_called_agent(models: CheckedModels, store: CheckedStore, approve: Any) -> None:
     """The caller waits; other calls of the same reply run to their end, once."""
     ran = CountedTools()
@@ -118,7 +118,9 @@ def test_pause_inside_a_called_agent(models: CheckedModels, store: CheckedStore,
     assert result.output == "Ok."
     assert ran.times == ({"look": 1, "pay": 1} if approve is True else {"look": 1})
     assert max(Counter(models.turns).values()) == 1
-    assert ("Too dear." in transcript_lines(models.requests_of("clerk")[1].messages)[-1]) == (approve == "Too dear.")
+    assert ("Too expensive." in transcript_lines(models.requests_of("clerk")[1].messages)[-1]) == (
+        approve == "Too expensive."
+    )
 
 
 def test_called_agent_can_ask_the_user(models: CheckedModels, store: CheckedStore) -> None:

@@ -439,15 +439,15 @@ async def test_summary_after_runs_without_requests_is_bounded() -> None:
 
 async def test_unbounded_policy_summarizes_what_it_evicts() -> None:
     """Evicted messages are summarized and reported also without a message limit."""
-    provider = RecordingProvider(*[call("tell", n=n) for n in range(20)], "done")
+    provider = RecordingProvider(*[call("report", n=n) for n in range(20)], "done")
 
     @tool(effect="read")
-    async def tell(n: int) -> str:
-        """Tell something long."""
+    async def report(n: int) -> str:
+        """Report something long."""
         return f"fact_{n} " + "word " * 40
 
     policy = Summarize(limit=None, window=600, summarizer=lambda span: "What was said.")
-    executor = executor_for(provider, tell, history=policy)
+    executor = executor_for(provider, report, history=policy)
     events, result = await collect(executor.execute_stream("the goal"))
     pruned = {id for event in events if isinstance(event, HistoryPruned) for id in event.evicted}
     covered = {id for m in result.transcript if isinstance(m, SummaryMessage) for id in m.covers}

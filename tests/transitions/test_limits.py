@@ -64,8 +64,8 @@ async def test_cost_limit_applies_to_models_with_a_price() -> None:
     """One reply without a price does not disable the limit for the others."""
     free = Agent("free", model=ScriptedProvider(ModelReply(text="go on", usage=Usage(requests=1, cost=None))), then="b")
     paid = ModelReply(calls=(call("look", n=1),), usage=Usage(requests=1, input_tokens=5, cost=0.02))
-    dear = Agent("b", model=ScriptedProvider(lambda _: paid), tools=[look])
-    result = await CrewExecutor(Crew("c", agents=[free, dear]), limits=Limits(cost_usd=0.05)).execute("go")
+    expensive = Agent("b", model=ScriptedProvider(lambda _: paid), tools=[look])
+    result = await CrewExecutor(Crew("c", agents=[free, expensive]), limits=Limits(cost_usd=0.05)).execute("go")
     assert result.stop_reason == "limit"
     assert result.metrics.by_agent["b"].requests == 3
 

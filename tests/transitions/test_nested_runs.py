@@ -122,7 +122,7 @@ def test_usage_includes_active_branches(models: CheckedModels, store: CheckedSto
     result = run_in_virtual_time(finish(executor, paused))
     assert result.usage.requests == 4
     assert sum(usage.requests for usage in result.metrics.by_agent.values()) == 4
-    assert {name: tally.calls for name, tally in result.metrics.by_tool.items()} == {"look": 1, "pay": 1}
+    assert {name: counts.calls for name, counts in result.metrics.by_tool.items()} == {"look": 1, "pay": 1}
 
 
 # ------------------------------------------------------------------------------------------ time

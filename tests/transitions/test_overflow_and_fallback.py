@@ -100,8 +100,8 @@ async def test_refusal_of_a_fitting_request_raises_the_estimate() -> None:
     assert result.output == "All read."
     asked = [event.tokens_estimated for event in events if isinstance(event, Asked) and event.agent == "second"]
     assert len(asked) == 3
-    gauge = result.state.token_budgets["second"][0]
-    assert (gauge.window, gauge.window_source) == (50_000, "learned")
+    budget = result.state.token_budgets["second"][0]
+    assert (budget.window, budget.window_source) == (50_000, "learned")
     refusals = [event for event in events if isinstance(event, TooLong)]
     assert refusals[1].tokens > refusals[0].tokens / 2, "a third of the messages, each of which counts for more now"
 
@@ -169,8 +169,8 @@ async def test_backup_gets_a_view_for_its_window() -> None:
     assert result.output == "All read."
     assert len(small.refused) == 1
     assert len(small.requests[1].messages) < len(small.requests[0].messages)
-    gauges = result.state.token_budgets["reader"]
-    assert [gauge.window_source for gauge in gauges] == ["default", "learned"]
+    budgets = result.state.token_budgets["reader"]
+    assert [budget.window_source for budget in budgets] == ["default", "learned"]
 
 
 async def test_run_fails_without_a_working_backup() -> None:

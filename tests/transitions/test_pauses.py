@@ -62,10 +62,10 @@ async def test_declined_call_becomes_an_error_result(answer: Any) -> None:
     office = Office()
     executor, result, provider = await paused(office, call("send", to="Ada"))
     await executor.resume("r", {result.pauses[0].id: answer})
-    told = provider.shown[1][-1].results[0]  # type: ignore[union-attr]
-    assert told.outcome == "error"
-    assert "declined" in told.text
-    assert answer is False or answer in told.text
+    declined = provider.shown[1][-1].results[0]  # type: ignore[union-attr]
+    assert declined.outcome == "error"
+    assert "declined" in declined.text
+    assert answer is False or answer in declined.text
     assert office.sent == []
 
 

@@ -13,7 +13,7 @@ from crew.transitions.sanitize_output import sanitize_output
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("text", "expected"),
     [
         ("<think>hm,\n\nwell</think>\n\nBlue.", "Blue."),
         ("<THINKING effort='low'>hm</Thinking> Blue.", "Blue."),
@@ -31,9 +31,9 @@ from crew.transitions.sanitize_output import sanitize_output
         ("", ""),
     ],
 )
-def test_leaked_tags_are_removed(said: str, meant: str) -> None:
+def test_leaked_tags_are_removed(text: str, expected: str) -> None:
     """Code blocks, and tags that the text only mentions, stay."""
-    assert sanitize_output(said) == meant
+    assert sanitize_output(text) == expected
 
 
 PIECES = st.sampled_from(
@@ -56,33 +56,33 @@ class Colour(BaseModel):
     name: str
 
 
-SAID = "<think>[DONE]? no</think>\n\nBlue.  \n"
+RAW = "<think>[DONE]? no</think>\n\nBlue.  \n"
 
 
 async def test_output_is_sanitized_and_the_transcript_is_not() -> None:
     """Set on the executor, it applies to all agents."""
-    agent = Agent("painter", model=ScriptedProvider(SAID))
+    agent = Agent("painter", model=ScriptedProvider(RAW))
     plain = await CrewExecutor(agent).execute("Which colour?")
-    tidy = await CrewExecutor(agent, sanitize_output=True).execute("Which colour?")
-    assert (plain.output, tidy.output) == (SAID, "Blue.")
-    assert tidy.transcript[-1].text == tidy.history[-1].text == SAID
+    clean = await CrewExecutor(agent, sanitize_output=True).execute("Which colour?")
+    assert (plain.output, clean.output) == (RAW, "Blue.")
+    assert clean.transcript[-1].text == clean.history[-1].text == RAW
 
 
 async def test_agent_setting_overrides_the_executor() -> None:
     """In both directions, also in a branch."""
-    tidy = Agent("tidy", model=ScriptedProvider(SAID), sanitize_output=True)
-    raw = Agent("raw", model=ScriptedProvider(SAID), sanitize_output=False)
-    assert (await CrewExecutor(tidy).execute("Go")).output == "Blue."
-    assert (await CrewExecutor(raw, sanitize_output=True).execute("Go")).output == SAID
-    crew = Crew("both", agents=[tidy, raw], groups=[Parallel("panel", branches=[tidy, raw])], entry="panel")
+    clean = Agent("clean", model=ScriptedProvider(RAW), sanitize_output=True)
+    raw = Agent("raw", model=ScriptedProvider(RAW), sanitize_output=False)
+    assert (await CrewExecutor(clean).execute("Go")).output == "Blue."
+    assert (await CrewExecutor(raw, sanitize_output=True).execute("Go")).output == RAW
+    crew = Crew("both", agents=[clean, raw], groups=[Parallel("panel", branches=[clean, raw])], entry="panel")
     result = await CrewExecutor(crew).execute("Go")
-    assert [branch.output for branch in result.branches] == ["Blue.", SAID]
+    assert [branch.output for branch in result.branches] == ["Blue.", RAW]
 
 
 async def test_signal_inside_reasoning_is_ignored() -> None:
     """Routes and output schemas read the sanitized text."""
     other = Agent("other", model=ScriptedProvider("Never asked."))
-    agent = Agent("painter", model=ScriptedProvider(SAID), routes=[Route("[DONE]", to=other)])
+    agent = Agent("painter", model=ScriptedProvider(RAW), routes=[Route("[DONE]", to=other)])
     crew = Crew("studio", agents=[agent, other])
     assert (await CrewExecutor(crew).execute("Go")).agent == "other"
     assert (await CrewExecutor(crew, sanitize_output=True).execute("Go")).output == "Blue."
@@ -122,7 +122,7 @@ crews:
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("text", "problem"),
     [
         ("output: no_such_module:Colour", "output: can't load 'no_such_module:Colour'"),
         ("output: json:loads", "output must be a subclass of pydantic.BaseModel"),
@@ -132,10 +132,10 @@ crews:
         ),
     ],
 )
-def test_invalid_output_type_in_a_file_is_refused(said: str, problem: str, tmp_path: Path) -> None:
+def test_invalid_output_type_in_a_file_is_refused(text: str, problem: str, tmp_path: Path) -> None:
     """The error names the agent, the place and the value."""
     path = tmp_path / "config.yaml"
-    path.write_text(f"crews: {{studio: {{agents: {{painter: {{model: 'scripted:Hi', {said}}}}}}}}}\n")
+    path.write_text(f"crews: {{studio: {{agents: {{painter: {{model: 'scripted:Hi', {text}}}}}}}}}\n")
 
     with pytest.raises(ConfigError, match=problem):
         CrewExecutor.from_config(path, "studio")

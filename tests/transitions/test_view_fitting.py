@@ -103,9 +103,9 @@ def test_every_view_is_valid_bounded_and_stable(run: RandomRun) -> None:
     assert not store.violations
     assert result.output == "Done."
     bound = 10_000 if isinstance(run.policy, Unbounded) else limit or 50
-    told = manifests(events)
+    sent = manifests(events)
 
-    for request, manifest in zip(model.requests, told, strict=True):
+    for request, manifest in zip(model.requests, sent, strict=True):
         for profile in PROFILES.values():
             assert not validate(request.messages, profile)
 
@@ -116,7 +116,7 @@ def test_every_view_is_valid_bounded_and_stable(run: RandomRun) -> None:
         newest = request.messages[-1]
         assert not isinstance(newest, ToolMessage) or all(r.text != OMITTED for r in newest.results)
 
-    for before, after, manifest in zip(model.requests, model.requests[1:], told[1:], strict=False):
+    for before, after, manifest in zip(model.requests, model.requests[1:], sent[1:], strict=False):
         still = after.messages[: len(before.messages)] == before.messages
         assert still == (manifest.moved_by == "")
         assert after.messages[: manifest.same_messages] == before.messages[: manifest.same_messages]
@@ -133,9 +133,9 @@ async def test_default_run_stays_within_its_window() -> None:
     model = RecordingProvider(reader(60, words=60))
     agent = Agent("reader", model=model, tools=[read], max_input_tokens=4_000)
     events, result = await run_and_collect(CrewExecutor(agent, history="unbounded"))
-    told = manifests(events)
-    assert max(manifest.tokens_billed for manifest in told) <= 0.85 * 4_000
-    assert {manifest.moved_by for manifest in told} == {"first request", "", "window"}
+    sent = manifests(events)
+    assert max(manifest.tokens_billed for manifest in sent) <= 0.85 * 4_000
+    assert {manifest.moved_by for manifest in sent} == {"first request", "", "window"}
     cuts = [event for event in events if isinstance(event, HistoryPruned)]
     assert all(event.where == "view" and event.policy == "window" for event in cuts)
     assert all(event.tokens_after <= 2_000 for event in cuts)
@@ -151,7 +151,7 @@ async def test_window_comes_from_the_registry() -> None:
     events, _ = await run_and_collect(CrewExecutor(Agent("a", model=named)))
     explicit, _ = await run_and_collect(CrewExecutor(Agent("a", model=named, max_input_tokens=9_000)))
     default, _ = await run_and_collect(CrewExecutor(Agent("a", model=ScriptedProvider("Hello."))))
-    seen = [manifests(told)[0] for told in (events, explicit, default)]
+    seen = [manifests(sent)[0] for sent in (events, explicit, default)]
     assert [(manifest.window, manifest.window_source) for manifest in seen] == [
         (128_000, "registry"),
         (9_000, "explicit"),
