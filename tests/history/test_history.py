@@ -1,4 +1,4 @@
-"""The bounded history: append, then prune, in one place, and lawful after every append."""
+"""The bounded history keeps its invariants after every append."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADDED_TO_A_REPLY = ("then", "route", "answer", "output", "branch")
 
 
 def mandatory(messages: Sequence[Message], goal: str) -> set[int]:
-    """Law 3, written down a second time: goal, system messages (identical ones once), frontier."""
+    """An independent implementation of invariant 3: goal, system messages (identical ones once), newest group."""
     must = {i for i, m in enumerate(messages) if m.id == goal}
     texts: set[str] = set()
 
@@ -119,8 +119,8 @@ def grow(growth: Growth, watched: Watched) -> Iterator[tuple[History, bool]]:
 
 
 @given(growths(), budgets())
-def test_a_history_is_lawful_after_every_append(growth: Growth, budget: tuple[int, int]) -> None:
-    """Laws 1, 3, 4: bounded, or overflow exactly when the mandatory part is larger; goal, newest and order kept."""
+def test_every_append_keeps_the_invariants(growth: Growth, budget: tuple[int, int]) -> None:
+    """Invariants 1, 3, 4: bounded, or overflow only if the mandatory part is larger; goal, newest and order kept."""
     watched = Watched(*budget)
 
     for history, _ in grow(growth, watched):
@@ -128,16 +128,16 @@ def test_a_history_is_lawful_after_every_append(growth: Growth, budget: tuple[in
 
 
 @given(growths(), budgets())
-def test_every_request_would_be_accepted_by_every_provider(growth: Growth, budget: tuple[int, int]) -> None:
-    """Law 2: whenever a request could be sent, the history is valid as it is, under every profile."""
+def test_every_request_is_valid_for_every_provider(growth: Growth, budget: tuple[int, int]) -> None:
+    """Invariant 2: whenever a request could be sent, the history is valid under every profile."""
     for history, _ in grow(growth, Watched(*budget)):
         for profile in PROFILES.values():
             assert validate(history.messages, profile) == []
 
 
 @given(growths(), budgets())
-def test_the_front_holds_still_between_two_prunings(growth: Growth, budget: tuple[int, int]) -> None:
-    """Law 5: without a pruning, what was sent before is the beginning of what is sent now."""
+def test_prefix_is_unchanged_between_prunings(growth: Growth, budget: tuple[int, int]) -> None:
+    """Invariant 5: without a pruning, a request starts with all messages of the previous one."""
     before: tuple[Message, ...] = ()
 
     for history, pruned in grow(growth, Watched(*budget)):
@@ -149,8 +149,8 @@ def test_the_front_holds_still_between_two_prunings(growth: Growth, budget: tupl
 
 
 @given(growths(), budgets())
-def test_a_pruning_cuts_to_its_target_or_to_the_last_legal_place(growth: Growth, budget: tuple[int, int]) -> None:
-    """Law 5: what stays above the target could not have left: mandatory, or the opening of a turn that stays."""
+def test_pruning_cuts_to_its_target_where_possible(growth: Growth, budget: tuple[int, int]) -> None:
+    """Invariant 5: only mandatory groups and the user messages of turns that stay exceed the target."""
     watched = Watched(*budget)
 
     for history, pruned in grow(growth, watched):
@@ -164,8 +164,8 @@ def test_a_pruning_cuts_to_its_target_or_to_the_last_legal_place(growth: Growth,
 
 
 @given(growths(), budgets())
-def test_pruning_twice_is_pruning_once(growth: Growth, budget: tuple[int, int]) -> None:
-    """What a pruning left is left alone by the next one, and the decision is the same each time."""
+def test_pruning_is_idempotent(growth: Growth, budget: tuple[int, int]) -> None:
+    """A second pruning evicts nothing, and equal input gives equal decisions."""
     everything = [*growth.before, growth.goal, *(m for step in growth.steps for m in step)]
     entries = tuple(HistoryEntry(message=m, position=i, tokens=1) for i, m in enumerate(everything))
     groups = group_entries(entries, growth.goal.id)
@@ -183,11 +183,11 @@ def test_pruning_twice_is_pruning_once(growth: Growth, budget: tuple[int, int]) 
 
 
 @dataclass(frozen=True)
-class Careless:
-    """A policy that decides by chance and knows no law."""
+class Random:
+    """A policy that keeps groups at random."""
 
     seed: int
-    name: str = "careless"
+    name: str = "random"
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         random = MessageFactory(self.seed).random
@@ -196,15 +196,15 @@ class Careless:
 
 
 @given(growths(), budgets(), st.integers(0, 2**16))
-def test_a_careless_policy_can_t_break_a_law(growth: Growth, budget: tuple[int, int], seed: int) -> None:
-    """Whatever a policy decides: bound, goal, frontier, order and validity hold."""
-    for history, _ in grow(growth, Watched(*budget, policy=Careless(seed))):
+def test_random_policy_keeps_the_invariants(growth: Growth, budget: tuple[int, int], seed: int) -> None:
+    """Whatever a policy decides, limit, goal, newest group, order and validity hold."""
+    for history, _ in grow(growth, Watched(*budget, policy=Random(seed))):
         assert validate(history.messages) == []
 
 
 @given(growths())
 def test_unbounded_keeps_everything(growth: Growth) -> None:
-    """Without a limit nothing ever leaves."""
+    """Without a limit nothing is evicted."""
     watched = Watched(None, 0, policy=Unbounded())
 
     for history, pruned in grow(growth, watched):
@@ -213,8 +213,8 @@ def test_unbounded_keeps_everything(growth: Growth) -> None:
 
 
 @given(growths(), budgets())
-def test_a_final_reply_never_overflows(growth: Growth, budget: tuple[int, int]) -> None:
-    """Law 3: where goal and reply don't both fit beside the system messages, the reply replaces the goal."""
+def test_final_reply_never_overflows(growth: Growth, budget: tuple[int, int]) -> None:
+    """Invariant 3: if goal and reply do not both fit beside the system messages, the reply replaces the goal."""
     watched = Watched(*budget)
     limit = budget[0]
 
@@ -228,8 +228,8 @@ def test_a_final_reply_never_overflows(growth: Growth, budget: tuple[int, int]) 
         assert (growth.goal in ended.messages) == (len(systems) + 2 <= limit)
 
 
-def test_without_a_limit_a_final_reply_is_appended() -> None:
-    """`conclude` under no bound is an append."""
+def test_final_reply_is_appended_without_a_limit() -> None:
+    """Without a limit, `append_final` is `append`."""
     maker = MessageFactory()
     goal, reply = maker.user(), maker.reply()
     history, _ = History(goal=goal.id).append(
@@ -242,14 +242,14 @@ def test_without_a_limit_a_final_reply_is_appended() -> None:
     assert pruned is None
 
 
-def test_an_empty_history_has_no_groups() -> None:
-    """Nothing in, nothing out."""
+def test_empty_history_has_no_groups() -> None:
+    """No entries give no groups and no messages."""
     assert group_entries((), "") == ()
     assert History().messages == ()
 
 
-def test_a_cut_inside_a_turn_leaves_its_question_standing() -> None:
-    """A cut may fall inside an earlier turn; that turn's user message stays until the whole turn is gone."""
+def test_cut_inside_a_turn_keeps_its_user_message() -> None:
+    """The user message of a turn stays until the whole turn is evicted."""
     maker = MessageFactory()
     first = [maker.user(), *maker.exchange(1), *maker.exchange(1), *maker.exchange(1), maker.reply()]
     goal = maker.user()
@@ -259,8 +259,8 @@ def test_a_cut_inside_a_turn_leaves_its_question_standing() -> None:
     assert watched.history.messages == (first[0], *first[5:], goal)
 
 
-def test_a_question_whose_own_turn_must_stay_leaves_last() -> None:
-    """At a tiny limit an answer to a pause makes room for the calls that it led to; the goal stays."""
+def test_user_message_of_a_mandatory_turn_is_evicted_last() -> None:
+    """At a small limit, the answer to a pause is evicted for the calls that follow it; the goal stays."""
     maker = MessageFactory()
     goal, asked, answer, exchange = maker.user(), maker.reply(), maker.user("answer"), maker.exchange(1)
     watched = Watched(3, 1)
@@ -273,7 +273,7 @@ def test_a_question_whose_own_turn_must_stay_leaves_last() -> None:
 
 
 def test_identical_system_messages_are_kept_once() -> None:
-    """The second of two identical rules may leave; the first one stays."""
+    """Only the first of identical system messages is mandatory."""
     maker = MessageFactory()
     rules = [SystemMessage("rule", id=f"s{n}") for n in range(3)]
     goal = maker.user()
@@ -285,18 +285,18 @@ def test_identical_system_messages_are_kept_once() -> None:
 
 @dataclass(frozen=True)
 class Only:
-    """A policy that keeps what it is told to."""
+    """A policy that keeps the messages with these ids."""
 
     ids: tuple[str, ...]
     name: str = "only"
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
-        return PruneDecision(kept=tuple(g for g in history if g.entries[0].message.id in self.ids), reason="said so")
+        return PruneDecision(kept=tuple(g for g in history if g.entries[0].message.id in self.ids), reason="by id")
 
 
 @pytest.mark.parametrize(("limit", "opener_back"), [(8, True), (6, False)])
-def test_a_turn_without_its_question_gets_it_back_or_goes(limit: int, opener_back: bool) -> None:
-    """A policy that keeps calls but not the question before them: it returns if there is room, else they go too."""
+def test_missing_user_message_is_restored_or_its_turn_evicted(limit: int, opener_back: bool) -> None:
+    """A policy keeps calls without their user message: it is restored if it fits, else the calls are evicted too."""
     maker = MessageFactory()
     first = [maker.user(), *maker.exchange(4), *maker.exchange(1)]
     goal = maker.user()
