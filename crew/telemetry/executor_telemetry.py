@@ -143,7 +143,7 @@ class ExecutorTelemetry:
         self._crew, self._bound, self._clock, self._telemetry = crew, bound, clock, telemetry
         self._totals = MetricTotals()
         self._recorder = MetricRecorder(self._totals, None)
-        self._secrets = SecretRegistry(secrets, below=PROCESS_SECRETS)
+        self._secrets = SecretRegistry(secrets, parent=PROCESS_SECRETS)
         of_agents = [model for agent in crew.agents_by_name.values() for model in (agent.model, agent.backup)]
         self._models = {id(model): model for model in (*of_agents, *models) if not isinstance(model, str | None)}
         self._keys: tuple[dict[str, str], int] = ({}, 0)
