@@ -93,7 +93,7 @@ class Telemetry:
         return _INSTRUMENTS[provider]
 
     async def flush(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Send what is queued; after `seconds` the exporter continues on its own, with one warning."""
+        """Send what is queued; after `seconds` the exporter continues in the background, with one warning."""
         await self._call_providers("force_flush", "was not flushed", seconds, int(seconds * 1000))
 
     async def shutdown(self, seconds: float = FLUSH_SECONDS) -> None:
