@@ -256,6 +256,48 @@ def register_keys(keys: Iterable[object]) -> None:
             PROCESS_SECRETS.add(text)
 
 
+class ExecutorSecrets:
+    """The secrets of one executor: those passed to it, and the API keys of its providers and of the environment."""
+
+    def __init__(self, secrets: Iterable[object], models: Iterable[object]) -> None:
+        self._registry = SecretRegistry(secrets, parent=PROCESS_SECRETS)
+        self._models = {id(model): model for model in models if not isinstance(model, str | None)}
+        self._environment_keys: dict[str, str] = {}
+        self._environment_size = 0
+        self._register_all_keys()
+
+    def scrubber(self) -> SecretRegistry:
+        """The registry, with the newest keys; secrets may be added to it later, also during a run."""
+        self._register_all_keys()
+        return self._registry
+
+    def scrubber_for_run(self, deps: object) -> SecretRegistry:
+        """The registry for a run with these dependencies; also redacts what the current task logs from now on."""
+        secrets = self.scrubber().with_secrets_of(deps)
+        CURRENT_SECRETS.set(secrets)
+        return secrets
+
+    def register_new_keys(self) -> None:
+        """Register keys that were set since the last call; called before each model request, so it is fast."""
+        # To count the variables takes less time than to look up some that are not set.
+        has_changed = len(os.environ) != self._environment_size
+
+        if has_changed or (self._environment_keys and environment_keys() != self._environment_keys):
+            self._register_all_keys()
+        else:
+            self._register_provider_keys()
+
+    def _register_all_keys(self) -> None:
+        self._environment_keys, self._environment_size = environment_keys(), len(os.environ)
+        register_keys(self._environment_keys.values())
+        self._register_provider_keys()
+
+    def _register_provider_keys(self) -> None:
+        for model in self._models.values():
+            if keys := getattr(model, "secrets", ()):
+                register_keys(keys)
+
+
 def _checked(value: object) -> str:
     text = _secret_text(value)
 
