@@ -132,11 +132,11 @@ class ExecutorTelemetry:
     def __init__(
         self,
         crew: Crew,
-        bound: int | None,
+        max_messages: int | None,
         clock: Callable[[], float],
         telemetry: Callable[[], Telemetry],
     ) -> None:
-        self._crew, self._bound, self._clock, self._telemetry = crew, bound, clock, telemetry
+        self._crew, self._max_messages, self._clock, self._telemetry = crew, max_messages, clock, telemetry
         self._totals = MetricTotals()
         self._recorder = MetricRecorder(self._totals, None)
         add_null_handler()
@@ -154,7 +154,9 @@ class ExecutorTelemetry:
             writer=writer,
             spans=spans,
             logger=bind_logger(**ids) if has_listeners() else None,
-            metrics=RunMetrics(self._metric_recorder(telemetry), self._crew.name, state, self._bound, resumes=resumes),
+            metrics=RunMetrics(
+                self._metric_recorder(telemetry), self._crew.name, state, self._max_messages, resumes=resumes
+            ),
         )
 
     def metrics(self) -> dict[str, MetricValue]:
