@@ -1,4 +1,4 @@
-"""Views: what crosses to an agent that takes over, fixed at the handoff."""
+"""Views: the messages that cross to the next agent, fixed at the handoff."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ def ids(view: View) -> list[str]:
         (lambda messages: [m for m in messages if m.id == EARLIER[3].id], [RULE, EARLIER[3], GOAL, *HANDOFF]),
     ],
 )
-def test_goal_rules_and_the_handoff_itself_always_cross(what: object, crossed: list[Message]) -> None:
-    """The filter decides on what came before; rules, goal and the handoff's own group are there in any case."""
+def test_goal_system_messages_and_handoff_always_cross(what: object, crossed: list[Message]) -> None:
+    """The filter selects from the earlier messages only."""
     assert ids(apply_handoff(View(), history(), AT, what)) == [m.id for m in crossed]  # type: ignore[arg-type]
 
 
-def test_text_only_shows_words_without_calls() -> None:
-    """A reply that spoke and called crosses with its words alone, as the same value each time."""
+def test_text_only_shows_text_without_calls() -> None:
+    """A reply with text and calls crosses as text, as the same value each time."""
     view = apply_handoff(View(), history(), AT, "text_only")
     shown = next(m for m in RequestView.of(history(), view).messages if m.id == SPOKEN[0].id)
     assert (shown.text, shown.calls) == ("let me see", ())  # type: ignore[union-attr]
     assert next(m for m in RequestView.of(history(), view).messages if m.id == SPOKEN[0].id) is shown
 
 
-def test_last_of_nothing_is_nothing() -> None:
-    """An empty history has no last exchange."""
+def test_last_of_an_empty_history_is_empty() -> None:
+    """An empty history has no last group."""
     assert apply_handoff(View(), History(), 0, "last").handoff_visible == ()
 
 
-def test_a_policy_is_found_by_name() -> None:
-    """By name in configuration; a wrong one is told with its neighbours."""
+def test_policy_is_found_by_name() -> None:
+    """A wrong name is an error that suggests similar ones."""
     assert create_policy("rolling") == Rolling()
     assert create_policy("unbounded") == Unbounded()
 
@@ -72,7 +72,7 @@ def test_a_policy_is_found_by_name() -> None:
         create_policy("roling")
 
 
-def test_results_without_their_call_are_a_group_of_their_own() -> None:
-    """A history that was never mended can still be surveyed."""
+def test_results_without_their_call_are_a_separate_group() -> None:
+    """A history that was not repaired can be grouped."""
     entry = HistoryEntry(message=ToolMessage((ToolResult(call_id="a", text="1"),), id="t"), position=0)
     assert [(g.kind, g.size) for g in group_entries((entry,), "")] == [("results", 1)]

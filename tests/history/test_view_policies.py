@@ -1,4 +1,4 @@
-"""The policies that shape views, and what they do with groups handed to them."""
+"""The policies that shape views."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ TALK = history(
 
 
 def test_truncate_does_nothing_below_its_threshold() -> None:
-    """Counting the fixed part and the marker."""
+    """The overhead and the marker count."""
     kept = Truncate().prune(groups(TALK), HistoryBudget(limit=None, window=1_100, overhead_tokens=50))
     assert not kept.evicted
     assert Truncate().prune(groups(TALK), HistoryBudget(limit=None)).evicted == ()
 
 
-def test_truncate_gives_the_first_message_up_where_it_would_not_fit() -> None:
+def test_truncate_drops_the_first_message_if_too_large() -> None:
     """It stays only while it fits."""
     with_it = Truncate().prune(groups(TALK), HistoryBudget(limit=None, window=900))
     assert with_it.kept[0].entries[0].message.id == "u1"
@@ -55,8 +55,8 @@ def test_truncate_gives_the_first_message_up_where_it_would_not_fit() -> None:
     assert [g.entries[0].message.id for g in without.kept] == ["g", "cc"]
 
 
-def test_masking_begins_at_twice_the_number_and_spares_the_newest_group() -> None:
-    """Down to the number where whole messages allow it; never what the model was called for last."""
+def test_masking_starts_at_twice_the_number_to_keep() -> None:
+    """Whole messages are masked, down to the number to keep, but never the newest group."""
     policy = MaskToolResults(keep_recent=2)
     assert policy.prune(groups(TALK), HistoryBudget(limit=None)).masked == ()
     made = history(UserMessage("goal", id="g"), *exchange("a", 2), *exchange("b", 3), goal="g")
@@ -68,14 +68,14 @@ def test_masking_begins_at_twice_the_number_and_spares_the_newest_group() -> Non
     assert MaskToolResults(keep_recent=0).prune(groups(many), HistoryBudget(limit=None)).masked == ()
 
 
-def test_results_that_are_masked_already_do_not_count() -> None:
-    """Only what can still be read is counted."""
+def test_masked_results_do_not_count() -> None:
+    """Only readable results count."""
     made = history(UserMessage("goal", id="g"), *exchange("a", text="[Omitted]"), *exchange("b"), goal="g")
     assert MaskToolResults(keep_recent=1).prune(groups(made), HistoryBudget(limit=None)).masked == ()
 
 
-def test_what_should_stay_leaves_only_for_the_ceiling() -> None:
-    """The message that opened the newest turn is the last to go."""
+def test_preferred_messages_leave_only_for_the_limit() -> None:
+    """The opener of the newest turn leaves last."""
     made = groups(
         history(UserMessage("goal", id="g"), *exchange("a"), UserMessage("u", id="u"), *exchange("b"), goal="g")
     )
@@ -85,8 +85,8 @@ def test_what_should_stay_leaves_only_for_the_ceiling() -> None:
     assert evict(made, target=1_000, limit=1_000, by="tokens") == set()
 
 
-def test_a_policy_for_views_leaves_the_history_to_rolling() -> None:
-    """The bound of the shared history always has somebody who keeps it."""
+def test_view_policy_leaves_the_history_to_rolling() -> None:
+    """The shared history always has a policy that bounds it."""
     assert split_stages(Rolling(limit=9)) == (Rolling(limit=9), ())
     assert split_stages(Truncate()) == (Rolling(), (Truncate(),))
     assert create_policy("mask_tool_results") == MaskToolResults()
@@ -105,15 +105,15 @@ def ids(made: History, view: View) -> list[str]:
     return [message.id for message in RequestView.of(made, view).messages]
 
 
-def test_hiding_nothing_moves_nothing() -> None:
-    """A view holds still."""
+def test_view_without_changes_keeps_its_prefix() -> None:
+    """The view is the same value."""
     view = View()
     assert hide_positions(view, TALK.entries, ()) is view
     assert visible_entries(TALK, view) is TALK.entries
 
 
-def test_what_is_kept_before_the_cut_stays_until_the_next_move() -> None:
-    """The message that opened the turn, and the goal of a run that has ended."""
+def test_messages_kept_before_a_cut_stay_until_the_next() -> None:
+    """The opener of the turn, and the goal of a finished run."""
     view = hide_positions(View(), TALK.entries, {1, 2, 4, 5})
     assert ids(TALK, view) == ["u1", "g", "cc", "rc"]
     later = History(entries=TALK.entries, size=TALK.size, goal="another")
@@ -130,18 +130,18 @@ def test_what_is_kept_before_the_cut_stays_until_the_next_move() -> None:
         (lambda messages: messages[:1], ["u1", "g", "cc", "rc"]),
     ],
 )
-def test_what_crosses_a_handoff_is_fixed_there(what: Any, expected: list[str]) -> None:
-    """Of the messages before it; goal and its own group always cross."""
+def test_messages_that_cross_are_fixed_at_the_handoff(what: Any, expected: list[str]) -> None:
+    """The goal and the group of the handoff always cross."""
     assert ids(TALK, apply_handoff(View(), TALK, 6, what)) == expected
 
 
-def test_nothing_before_a_handoff_means_nothing_crosses() -> None:
-    """An empty past has no last group."""
+def test_handoff_without_earlier_messages() -> None:
+    """No group crosses."""
     assert ids(TALK, apply_handoff(View(), TALK, 0, "last")) == ids(TALK, View())
 
 
-def test_a_second_handoff_says_what_moved_the_view() -> None:
-    """An agent that was asked before sees another front now."""
+def test_second_handoff_is_named_as_the_reason() -> None:
+    """The agent sees another prefix, and the manifest names the handoff."""
     before = View(last_request=(0,), handoff_position=3, handoff_visible=(0,))
     assert apply_handoff(before, TALK, 6, "full") == View(last_request=(0,), moved_by="handoff")
     assert apply_handoff(before, TALK, 6, "none").moved_by == "handoff"
