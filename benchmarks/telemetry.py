@@ -43,12 +43,9 @@ class EncodingExporter(SpanExporter):
 
 
 class NoTelemetry:
-    """Replaces `ExecutorTelemetry` and observes nothing; messages are still scrubbed of secrets."""
+    """Replaces `ExecutorTelemetry` and observes nothing."""
 
-    trace = ""
-
-    def __init__(self, telemetry: Any) -> None:
-        self.scrub, self.scrub_for = telemetry.scrub, telemetry.scrub_for
+    traceparent = ""
 
     def start_run(self, state: Any, *, resumes: bool) -> "NoTelemetry":
         return self
@@ -72,7 +69,7 @@ def executor(telemetry: Telemetry | None, tools: int = 1) -> CrewExecutor:
     )
 
     if telemetry is None:
-        created._executor_telemetry = NoTelemetry(created._executor_telemetry)  # type: ignore[assignment]
+        created._executor_telemetry = NoTelemetry()  # type: ignore[assignment]
 
     return created
 

@@ -25,7 +25,7 @@ from crew.errors import InvalidInput, Violation, suggest
 from crew.history.policies.chain import split_stages
 from crew.history.policies.lookup import PolicySpec, resolve_policy
 from crew.history.tokens import ESTIMATOR, count_message_tokens
-from crew.interfaces import TokenCounter
+from crew.interfaces import Provider, TokenCounter
 from crew.message_rules.repair import rename_duplicate_ids, repair
 from crew.messages import Message, UserMessage
 from crew.providers.pool import ProviderPool
@@ -35,6 +35,7 @@ from crew.runs.interfaces import Observer, ObserverFactory, RunStore, commits_im
 from crew.runs.parameters import Limits, RequestParameters
 from crew.runs.result import RunResult
 from crew.runs.state import RunState
+from crew.secrets.registry import ExecutorSecrets
 from crew.secrets.scrubbing import scrub_value
 from crew.store.memory import MemoryStore
 from crew.telemetry.executor_telemetry import ExecutorTelemetry, Telemetry
@@ -105,9 +106,10 @@ class CrewExecutor:
         self._active_runs = ActiveRuns(connections=self._pool)
         self._telemetry = telemetry
         summarizer = self.plan.options.summarizer
-        self._executor_telemetry = ExecutorTelemetry(
-            crew, self.plan.budget.limit, clock, self._current_telemetry, secrets, models=[summarizer]
-        )
+        models = [model for agent in self.plan.agents.values() for model in (agent.model, agent.backup)]
+        self._secrets = ExecutorSecrets(secrets, [*models, summarizer])
+        self._providers = _RequestProviders(self._pool, self._secrets)
+        self._executor_telemetry = ExecutorTelemetry(crew, self.plan.budget.limit, clock, self._current_telemetry)
 
         for agent in self.plan.agents.values():
             self._pool.check(agent.model, agent.settings)
@@ -243,7 +245,7 @@ class CrewExecutor:
         parameters: RequestParameters,
         run_id: str | None,
     ) -> tuple[RunState, RunStarted]:
-        scrubber = self._executor_telemetry.scrub
+        scrubber = self._secrets.scrubber()
         goal = scrub_value(scrubber, input if isinstance(input, UserMessage) else UserMessage(input))
         given = () if history is None or isinstance(history, RunResult) else scrub_value(scrubber, history)
         imported = self._validator.check(goal.text, history=given, agent=agent, run_id=run_id)
@@ -288,7 +290,7 @@ class CrewExecutor:
     def _resume_stream(
         self, run_id: str, answers: Mapping[str, Any] | None, deps: Any, *, streams: bool
     ) -> EventStream:
-        given = scrub_value(self._executor_telemetry.scrub, answers_as_dict(answers))
+        given = scrub_value(self._secrets.scrubber(), answers_as_dict(answers))
 
         async def work(publish: Publish) -> RunResult:
             self._active_runs.check_inactive(run_id)
@@ -307,7 +309,7 @@ class CrewExecutor:
         self, state: RunState, publish: Publish, deps: Any, *, streams: bool, resumes: bool = False
     ) -> tuple[ActiveRun, str]:
         """A run with its observers, and the W3C traceparent of its trace."""
-        scrubber = self._executor_telemetry.scrub_for(deps)
+        scrubber = self._secrets.scrubber_for_run(deps)
         state = scrub_value(scrubber, state)  # an earlier process may not have known all secrets
         telemetry = self._executor_telemetry.start_run(state, resumes=resumes)
         others = observers_for_run(self._observers, self.plan.crew, state, resumes=resumes)
@@ -318,10 +320,22 @@ class CrewExecutor:
             clock=self._clock,
             observers=Observers(state.run_id, (telemetry, *others), publish, scrubber),
             scrubber=scrubber,
-            providers=self._pool,
+            providers=self._providers,
             meter=self._meter,
             deps=deps,
             wants_deltas=streams,
             commits_immediately=self._commits_immediately,
         )
         return run, telemetry.traceparent
+
+
+class _RequestProviders:
+    """The provider pool of a run; registers new API keys as secrets before each request."""
+
+    def __init__(self, pool: ProviderPool, secrets: ExecutorSecrets) -> None:
+        self._pool, self._secrets = pool, secrets
+
+    def get(self, model: str | Provider) -> Provider:
+        """The provider of a model."""
+        self._secrets.register_new_keys()
+        return self._pool.get(model)

@@ -26,7 +26,6 @@ from crew.secrets.scrubbing import Scrubber, scrub_value
 
 log = logging.getLogger("crew")
 
-
 OBSERVER_ERRORS = (Exception, asyncio.CancelledError)
 """What an observer may raise. It is never awaited, so a CancelledError comes from the observer, not from the run."""
 

@@ -59,7 +59,7 @@ class Observer(Protocol):
 
 @runtime_checkable
 class RunObserver(Observer, Protocol):
-    """An observer that also wraps calls and is notified when the run ends; inherit from it to need only one of both."""
+    """An observer that also wraps calls and is notified when the run ends; a subclass may override only one method."""
 
     def call_context(self, run_id: str, call: ModelRequest | ToolCall, /) -> AbstractContextManager[None]:
         """The context in which a model request or a tool call of this run or branch is made."""

@@ -1,1 +1,1 @@
-"""Secrets: the registry, scrubbing of values, redaction of key-like text. Internal."""
+"""Internal: keeps secrets out of messages, events, errors, logs and spans."""

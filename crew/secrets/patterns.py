@@ -1,13 +1,15 @@
-"""Key-like strings and values under telling names, replaced in whatever leaves through logs, spans and metrics."""
+"""Redacts text for logs, spans and metrics: registered secrets, key-like strings, values of sensitive names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TypeAlias
 
 from crew.secrets.registry import CURRENT_SECRETS
+
+Redacted: TypeAlias = "bool | int | float | str | list[Redacted] | dict[str, Redacted] | None"
 
 REDACTED = "[hidden]"
 MAX_CHARS = 10_000
@@ -22,7 +24,7 @@ _SENSITIVE_NAME = re.compile(
 )
 
 _KEY_LIKE = re.compile(
-    r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic and those who write theirs alike
+    r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic and services with similar keys
     r"|\b(?:sk|pk|rk)_(?:live|test)_[A-Za-z0-9]{16,}"
     r"|\bgh[opsur]_[A-Za-z0-9]{30,}|\bgithub_pat_[A-Za-z0-9_]{30,}|\bglpat-[A-Za-z0-9_-]{16,}"
     r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[A-Za-z0-9_-]{35}|\bxox[abeprs]-[A-Za-z0-9-]{10,}|\bhf_[A-Za-z0-9]{30,}"
@@ -36,29 +38,26 @@ _IN_QUERY = r"(?!(?(query)&[\w.%-]+=|(?!)))"
 _NAMED_VALUE = re.compile(
     r"(?P<name>(?P<query>[?&][\w.%-]*)?"
     rf"(?:{_SENSITIVE}|\b(?:auth|access|refresh|api|session)_?token|\btoken)(?:\\*[\"'])?\s*[:=]\s*)"
-    # In quotes, which may be escaped: up to the same quotes, or to the end where they are missing.
+    # In quotes, perhaps escaped ones: up to the same quotes, or to the end of the text.
     r"(?:(?P<open>\\*[\"'])(?:(?!(?P=open))(?:\\.|.))*(?P<close>(?P=open)|\Z)"
-    # Without: up to a space, without what closes a sentence or a bracket; in an address, up to the next parameter.
+    # Without quotes: up to a space, without closing punctuation; in a URL, up to the next parameter.
     rf"|(?!\\*[\"']|Bearer\b|Basic\b|\[…)(?:{_IN_QUERY}(?:{_PIECE}]))*{_IN_QUERY}(?:{_PIECE},;}}\])\\]))",
     re.IGNORECASE | re.DOTALL,
 )
 
 
 def redact(text: str) -> str:
-    """The text without secrets that we hold and without key-like strings; never longer than 10,000 characters.
-
-    What is safe stays as it is when it is made safe once more.
-    """
+    """The text with registered secrets and key-like strings replaced, cut to 10,000 characters; idempotent."""
     text = CURRENT_SECRETS.get()(text)
 
     if len(text) < 8:
-        return text  # too short for a key, and most texts are
+        return text  # too short for a key, as most texts are
 
     return _redact_cached(text) if len(text) <= 200 else _redact_long(text)
 
 
 def _redact_long(text: str) -> str:
-    """Keys are looked for beyond the cut too, so that it leaves no half of one."""
+    """Search beyond the cut too, so that no part of a key is left before it."""
     shown, rest = _redact_all(text[: MAX_CHARS + SEARCH_BEYOND]), max(0, len(text) - MAX_CHARS - SEARCH_BEYOND)
 
     if not rest and len(shown) <= MAX_CHARS:
@@ -72,12 +71,12 @@ def _redact_long(text: str) -> str:
         if _redact_all(cut) == cut:
             return cut
 
-        room -= 1  # it went through a replacement, or made a key out of the beginning of something else
+        room -= 1  # the cut splits a replacement, or makes its beginning look like a key
 
 
 def _redact_all(text: str) -> str:
     while (shown := _redact_once(text)) != text:
-        text = shown  # what was replaced may lay bare what was not
+        text = shown  # a replacement may expose another match
 
     return text
 
@@ -90,16 +89,16 @@ def _redact_once(text: str) -> str:
 
 
 _redact_cached = lru_cache(maxsize=4_096)(_redact_all)
-"""The same names come again and again."""
+"""Most short texts are names that repeat."""
 
 
 def is_sensitive_name(name: str) -> bool:
-    """Whether what stands under this name is nobody's business."""
+    """Whether values with this name are secret, such as `password`."""
     return _SENSITIVE_NAME.search(name) is not None
 
 
-def redact_value(value: Any, depth: int = 0) -> Any:
-    """Any value in a shape that can be shown: plain ones as they are, containers walked, others in safe words."""
+def redact_value(value: object, depth: int = 0) -> Redacted:
+    """The value as JSON-like data: numbers as they are, containers item by item, other objects as redacted text."""
     match value:
         case None | bool() | int() | float():
             return value
@@ -111,17 +110,17 @@ def redact_value(value: Any, depth: int = 0) -> Any:
             return "[…]"
         case Mapping():
             return {
-                (key := redact(_to_str(name))): REDACTED if is_sensitive_name(key) else redact_value(held, depth + 1)
-                for name, held in list(value.items())[:100]
+                (key := redact(_to_str(name))): REDACTED if is_sensitive_name(key) else redact_value(item, depth + 1)
+                for name, item in list(value.items())[:100]
             }
         case list() | tuple() | set() | frozenset():
-            return [redact_value(held, depth + 1) for held in list(value)[:100]]
+            return [redact_value(item, depth + 1) for item in list(value)[:100]]
         case _:
             return redact(_to_str(value))
 
 
-def _to_str(value: Any) -> str:
+def _to_str(value: object) -> str:
     try:
         return value if isinstance(value, str) else str(value)
-    except Exception:  # a foreign object's __str__ may do anything; it must not break the line that it stands in
-        return f"[a {type(value).__name__} that can't be shown]"
+    except Exception:  # the tool boundary: __str__ of a user object may raise, and a log line must not fail
+        return f"[{type(value).__name__} object whose __str__ raises]"

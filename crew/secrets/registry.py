@@ -1,4 +1,4 @@
-"""Every `SecretStr` that an object holds, in whatever it holds: found without running code of the object's own."""
+"""The registry of secret values, how they are spelled in texts, and how they are found in objects."""
 
 from __future__ import annotations
 
@@ -22,104 +22,112 @@ KEY_VARIABLES = ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "ANTHROPIC_API_KEY", "ANT
 
 
 def environment_keys(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The providers' keys, by their variables."""
+    """The providers' API keys in the environment, by variable."""
     return {name: environment[name] for name in KEY_VARIABLES if name in environment}
 
 
-DEEPEST = 6
-MOST_OF_ONE = 500
-MOST = 5_000
-"""Dependencies may hold the world: of one thing so many parts are looked at, and of all together so many."""
+# ------------------------------------------------------------------------------------------------ secrets in objects
 
-_PLAIN = (str, bytes, bool, int, float, type(None))
-_CLOSED = (type, ModuleType, FunctionType)
-"""What these hold is the program, not the dependencies."""
+MAX_DEPTH = 6
+MAX_PARTS_OF_ONE = 500
+MAX_PARTS = 5_000
+"""Dependencies may reference very many objects: limits for one object and for all of them."""
+
+_ATOMIC_TYPES = (str, bytes, bool, int, float, type(None))
+_CODE_TYPES = (type, ModuleType, FunctionType)
+"""Their attributes are the program, not the dependencies."""
 
 
-def find_secrets(holder: Any) -> list[str]:
-    """What the holder hides, if it is a secret itself, and what its fields and items hide; the nearest first."""
+def find_secrets(holder: object) -> list[str]:
+    """The text of every `SecretStr` in an object, its attributes and items, breadth first.
+
+    No property and no method of the objects is called, except `values` of a mapping that is not a dict.
+    """
     found: list[str] = []
-    seen: dict[int, Any] = {}
-    layer, left = [holder], MOST
+    seen: dict[int, object] = {}  # holds the objects, so that no other one gets the same id
+    layer, budget = [holder], MAX_PARTS
 
-    for _ in range(DEEPEST + 1):
-        beneath: list[Any] = []
+    for _ in range(MAX_DEPTH + 1):
+        next_layer: list[object] = []
 
-        for held in layer:
-            if type(held) in _PLAIN or id(held) in seen:
+        for value in layer:
+            if type(value) in _ATOMIC_TYPES or id(value) in seen:
                 continue
 
-            seen[id(held)] = held
+            seen[id(value)] = value
 
-            if (text := secret_value(held)) is not None:
+            if (text := secret_value(value)) is not None:
                 found.append(text)
-            elif left > 0:
-                parts = _parts(held)
-                left -= len(parts) + 1
-                beneath += parts
+            elif budget > 0:
+                parts = _parts(value)
+                budget -= len(parts) + 1
+                next_layer += parts
 
-        layer = beneath
+        layer = next_layer
 
     return found
 
 
-def secret_value(value: Any) -> str | None:
-    """The text of a `SecretStr`, or of what is like one; None of anything else."""
+def secret_value(value: object) -> str | None:
+    """The text of a `SecretStr` or a similar object with `get_secret_value`; None for any other object."""
     try:
-        get = getattr(type(value), "get_secret_value", None)
-        held = get(value) if callable(get) else None
-    except Exception:  # the tool boundary: dependencies may be anything, and may refuse to be looked at
+        get = getattr(type(value), "get_secret_value", None)  # a type of the user, such as pydantic's
+        secret = get(value) if callable(get) else None
+    except Exception:  # the tool boundary: dependencies are user objects that may raise on any access
         return None
 
-    if isinstance(held, bytes):
-        held = held.decode("utf-8", "replace")
+    if isinstance(secret, bytes):
+        secret = secret.decode("utf-8", "replace")
 
-    return held if isinstance(held, str) else None
+    return secret if isinstance(secret, str) else None
 
 
-def _parts(holder: Any) -> list[Any]:
-    parts: list[Any] = []
+def _parts(holder: object) -> list[object]:
+    """The attribute values and items of an object."""
+    parts: list[object] = []
 
     try:
-        if isinstance(holder, _CLOSED):
+        if isinstance(holder, _CODE_TYPES):
             return parts
 
         kind: Any = type(holder)
 
-        for name, member in _members(kind):
-            parts += _held(name, member, holder)
+        for name, member in _attribute_members(kind):
+            parts += _attribute_values(name, member, holder)
 
         if isinstance(holder, dict):
-            parts += islice(dict.values(holder), MOST_OF_ONE)
+            parts += islice(dict.values(holder), MAX_PARTS_OF_ONE)
         elif isinstance(holder, list | tuple | set | frozenset):
-            parts += islice(holder, MOST_OF_ONE)
+            parts += islice(holder, MAX_PARTS_OF_ONE)
         elif isinstance(holder, Mapping):
-            parts += islice(holder.values(), MOST_OF_ONE)
-    except Exception:  # the tool boundary: dependencies may be anything, and may refuse to be looked at
+            parts += islice(holder.values(), MAX_PARTS_OF_ONE)
+    except Exception:  # the tool boundary: dependencies are user objects that may raise on any access
         pass
 
     return parts
 
 
-def _held(name: str, member: Any, holder: Any) -> list[Any]:
+def _attribute_values(name: str, member: Any, holder: object) -> list[object]:
     try:
-        held = member.__get__(holder)
+        value = member.__get__(holder)
     except AttributeError:
-        return []  # a slot that was never filled
+        return []  # a slot without a value
 
-    return list(islice(dict.values(held), MOST_OF_ONE)) if name == "__dict__" else [held]
+    return list(islice(dict.values(value), MAX_PARTS_OF_ONE)) if name == "__dict__" else [value]
 
 
 @lru_cache(maxsize=1_000)
-def _members(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Where instances keep what they hold: their slots, and their `__dict__`. Properties are not among them."""
+def _attribute_members(kind: type) -> tuple[tuple[str, Any], ...]:
+    """The descriptors of slots and of `__dict__`; properties are left out, because reading them runs code."""
     return tuple(
         (name, member)
-        for of in kind.__mro__
-        for name, member in vars(of).items()
+        for base in kind.__mro__
+        for name, member in vars(base).items()
         if type(member) is MemberDescriptorType or (name == "__dict__" and not isinstance(member, property))
     )
 
+
+# ------------------------------------------------------------------------------------------------ the registry
 
 REPLACEMENT = "[secret]"
 MIN_LENGTH = 6
@@ -127,7 +135,7 @@ MIN_KEY_LENGTH = 8
 
 
 class _Spellings(NamedTuple):
-    """All spellings of a set of values, as they were when so many had been added; replaced whole, never changed."""
+    """All spellings of a set of values at one revision of the registries; replaced, never mutated."""
 
     revision: int = -1
     pattern: re.Pattern[str] | None = None
@@ -135,40 +143,40 @@ class _Spellings(NamedTuple):
     longest: int = 0
 
     @classmethod
-    def of(cls, added: int, values: Iterable[str]) -> _Spellings:
+    def of(cls, revision: int, values: Iterable[str]) -> _Spellings:
         spellings = {spelling for value in values for spelling in (*_spellings(value), *_spellings(value.strip()))}
-        # The longest first: a secret that begins another one must not leave the other one's rest.
+        # Longest first: if one secret is a prefix of another, the longer one must match.
         longest_first = sorted(spellings, key=len, reverse=True)
         pattern = re.compile("|".join(map(re.escape, longest_first))) if spellings else None
-        return cls(added, pattern, tuple(sorted(spellings)), max(map(len, spellings), default=0))
+        return cls(revision, pattern, tuple(sorted(spellings)), max(map(len, spellings), default=0))
 
     def possible_start(self, text: str, start: int) -> int:
-        """The first place from `start` on from which the text may go on to one of them, or to a longer one."""
-        for place in range(max(start, len(text) - self.longest + 1), len(text)):
-            rest = text[place:]
-            follows = bisect_right(self.spellings, rest)
+        """The first position from `start` on at which the rest of the text is the beginning of a spelling."""
+        for position in range(max(start, len(text) - self.longest + 1), len(text)):
+            rest = text[position:]
+            index = bisect_right(self.spellings, rest)
 
-            if follows < len(self.spellings) and self.spellings[follows].startswith(rest):
-                return place
+            if index < len(self.spellings) and self.spellings[index].startswith(rest):
+                return position
 
         return len(text)
 
 
 class SecretRegistry:
-    """A set of values, and a way to take them out of texts. A `SecretStr` may stand wherever a text may."""
+    """A set of secret values (str or `SecretStr`) that it replaces in texts; includes the values of its parent."""
 
     _revision: ClassVar[int] = 0
-    """How often a set that others may stand on was added to: while it stands, no pattern has to be made anew."""
+    """Counts the values added to any registry; as long as it stays the same, compiled patterns are valid."""
 
     _lock: ClassVar[Lock] = Lock()
 
-    def __init__(self, values: Iterable[Any] = (), *, below: SecretRegistry | None = None) -> None:
-        self._parent = below
+    def __init__(self, values: Iterable[object] = (), *, parent: SecretRegistry | None = None) -> None:
+        self._parent = parent
         self._values = {_checked(value) for value in values}
         self._spelled = _Spellings()
 
-    def add(self, value: Any) -> None:
-        """One more; a text of at least 6 characters, because shorter ones are part of ordinary words."""
+    def add(self, value: object) -> None:
+        """Add a value of at least 6 characters; shorter ones occur in ordinary words."""
         text = _checked(value)
 
         with SecretRegistry._lock:
@@ -178,21 +186,21 @@ class SecretRegistry:
 
     @property
     def revision(self) -> object:
-        """The same one as long as the values are the same."""
+        """An object that stays the same as long as the values do."""
         return self._current().pattern
 
     def __bool__(self) -> bool:
-        # Asked with every event of every run, and mostly in vain.
+        # Called for every event of every run; usually false.
         spelled = self._spelled
         return (spelled if spelled.revision == SecretRegistry._revision else self._current()).pattern is not None
 
     def __call__(self, text: str) -> str:
-        """The text without them."""
+        """The text with every secret replaced."""
         pattern = self._current().pattern
         return text if pattern is None else pattern.sub(REPLACEMENT, text)
 
     def split(self, text: str) -> tuple[str, str]:
-        """The text without them, as far as what follows can't change that; and its end, as it is."""
+        """The text with secrets replaced, and its unchanged end, which may be the beginning of a secret."""
         spelled = self._current()
 
         if spelled.pattern is None:
@@ -206,10 +214,10 @@ class SecretRegistry:
 
         return spelled.pattern.sub(REPLACEMENT, text[:end]), text[end:]
 
-    def with_secrets_of(self, holder: Any) -> SecretRegistry:
-        """These, and every `SecretStr` that this object holds, in fields and items and in what those hold."""
+    def with_secrets_of(self, holder: object) -> SecretRegistry:
+        """A registry that also includes every `SecretStr` found in this object."""
         found = [text for text in find_secrets(holder) if len(text.strip()) >= MIN_LENGTH]
-        return SecretRegistry(found, below=self) if found else self
+        return SecretRegistry(found, parent=self) if found else self
 
     def _all(self) -> set[str]:
         return self._values | (self._parent._all() if self._parent is not None else set())
@@ -219,28 +227,28 @@ class SecretRegistry:
 
         if spelled.revision != SecretRegistry._revision:
             with SecretRegistry._lock:
-                added, values = SecretRegistry._revision, self._all()
+                revision, values = SecretRegistry._revision, self._all()
 
-            # Others go on with their own, or make the same: what is half made is seen by nobody.
-            spelled = self._spelled = _Spellings.of(added, values)
+            # Assigned when complete: another thread sees the old or the new one.
+            spelled = self._spelled = _Spellings.of(revision, values)
 
         return spelled
 
 
 PROCESS_SECRETS = SecretRegistry()
-"""What the whole process must not show."""
+"""The secrets of the process."""
 
 CURRENT_SECRETS: ContextVar[SecretRegistry] = ContextVar("crew_secrets", default=PROCESS_SECRETS)
-"""What must not be shown here: in a run, also what that run's dependencies hold."""
+"""The secrets that apply in this context: in a run, also those in its dependencies."""
 
 
-def register_secret(value: Any) -> None:
-    """From now on this value is replaced wherever it would enter a message, an event, a log line or a span."""
+def register_secret(value: object) -> None:
+    """Replace this value in all messages, events, log lines and spans from now on."""
     PROCESS_SECRETS.add(value)
 
 
-def register_keys(keys: Iterable[Any]) -> None:
-    """Keys of providers, those that are long enough to be one."""
+def register_keys(keys: Iterable[object]) -> None:
+    """Register providers' API keys; values that are too short for a key are ignored."""
     for key in keys:
         text = _secret_text(key)
 
@@ -248,23 +256,65 @@ def register_keys(keys: Iterable[Any]) -> None:
             PROCESS_SECRETS.add(text)
 
 
-def _checked(value: Any) -> str:
+class ExecutorSecrets:
+    """The secrets of one executor: those passed to it, and the API keys of its providers and of the environment."""
+
+    def __init__(self, secrets: Iterable[object], models: Iterable[object]) -> None:
+        self._registry = SecretRegistry(secrets, parent=PROCESS_SECRETS)
+        self._models = {id(model): model for model in models if not isinstance(model, str | None)}
+        self._environment_keys: dict[str, str] = {}
+        self._environment_size = 0
+        self._register_all_keys()
+
+    def scrubber(self) -> SecretRegistry:
+        """The registry, with the newest keys; secrets may be added to it later, also during a run."""
+        self._register_all_keys()
+        return self._registry
+
+    def scrubber_for_run(self, deps: object) -> SecretRegistry:
+        """The registry for a run with these dependencies; also redacts what the current task logs from now on."""
+        secrets = self.scrubber().with_secrets_of(deps)
+        CURRENT_SECRETS.set(secrets)
+        return secrets
+
+    def register_new_keys(self) -> None:
+        """Register keys that were set since the last call; called before each model request, so it is fast."""
+        # To count the variables takes less time than to look up some that are not set.
+        has_changed = len(os.environ) != self._environment_size
+
+        if has_changed or (self._environment_keys and environment_keys() != self._environment_keys):
+            self._register_all_keys()
+        else:
+            self._register_provider_keys()
+
+    def _register_all_keys(self) -> None:
+        self._environment_keys, self._environment_size = environment_keys(), len(os.environ)
+        register_keys(self._environment_keys.values())
+        self._register_provider_keys()
+
+    def _register_provider_keys(self) -> None:
+        for model in self._models.values():
+            if keys := getattr(model, "secrets", ()):
+                register_keys(keys)
+
+
+def _checked(value: object) -> str:
     text = _secret_text(value)
 
     if text is None or len(text.strip()) < MIN_LENGTH:
         raise DefinitionError(
-            "Secret", f"it must be a text or SecretStr of at least {MIN_LENGTH} characters; it is not shown here"
+            "Secret", f"a secret must be a str or SecretStr of at least {MIN_LENGTH} characters; its value is not shown"
         )
 
     return text
 
 
-def _secret_text(value: Any) -> str | None:
+def _secret_text(value: object) -> str | None:
     return value if isinstance(value, str) else secret_value(value)
 
 
 def _spellings(value: str) -> Iterator[str]:
-    """As it is, inside JSON (and JSON inside that) and Python literals, in addresses, and in a Basic header."""
+    """The value as it is, in JSON (also nested), in Python literals, in URLs, and in base64."""
     encoded = value.encode("utf-8", "surrogatepass")
     yield value
     yield json.dumps(value).replace("/", "\\/")[1:-1]

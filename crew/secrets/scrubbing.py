@@ -1,4 +1,4 @@
-"""What must not enter a message is taken out where it is born: in the events that a run records, and in its errors."""
+"""Replaces secrets in values, streamed text and errors before they enter a run's events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crew.messages import Message, ProviderData, Transcript
 Value = TypeVar("Value")
 
 UNSCRUBBED_FIELDS = frozenset({"run_id", "agent", "kind", "role", "sequence", "at"})
-"""Fields by which a run finds its way; they are the framework's own."""
+"""Fields of our dataclasses that identify runs and agents."""
 
 MAX_DEPTH = 60
 TOO_DEEP_TEXT = "[nested too deeply]"
@@ -24,10 +24,10 @@ _SEQUENCE_TYPES: tuple[type[Any], ...] = (list, tuple, set, frozenset, Transcrip
 
 
 class Scrubber(Protocol):
-    """Replaces what must not be seen; false while there is nothing of that kind, which may change at any time.
+    """Replaces secrets in a text; false as long as there are no secrets.
 
-    Of a text that goes on, `split` returns what can be shown, and the end, which may be the beginning of such a thing.
-    `stamp` is another object as soon as something else is replaced.
+    Secrets may be added at any time; `revision` is then another object. For streamed text, `split` returns the part
+    that can be shown, and the end, which may be the beginning of a secret.
     """
 
     @property
@@ -41,21 +41,21 @@ class Scrubber(Protocol):
 
 
 def scrub_value(scrub: Scrubber | None, value: Value) -> Value:
-    """The value with every text in it scrubbed; the same object where there was nothing to scrub."""
+    """The value with secrets replaced in every text; the same object if there was none."""
     return _ValueScrubber(scrub).scrub(value) if scrub else value
 
 
 class _ValueScrubber:
-    """One way through a value: what is met again is not walked again, and what leads back to itself ends there."""
+    """Scrubs one value; visits shared objects once, and cuts cycles."""
 
-    __slots__ = ("_depth", "_met", "_scrub", "_stamp")
+    __slots__ = ("_depth", "_revision", "_scrub", "_visited")
 
     def __init__(self, scrub: Scrubber) -> None:
-        self._scrub, self._stamp, self._depth = scrub, scrub.revision, 0
-        self._met: dict[int, tuple[Any, Any]] = {}
+        self._scrub, self._revision, self._depth = scrub, scrub.revision, 0
+        self._visited: dict[int, tuple[object, Any]] = {}
 
     def scrub(self, value: Any) -> Any:
-        """The value with every text in it scrubbed."""
+        """The value with secrets replaced in every text."""
         if type(value) in _ATOMIC_TYPES:
             return value
 
@@ -68,14 +68,14 @@ class _ValueScrubber:
             changed = self._scrub(text)
             return value if changed == text else type(value)(changed.encode("utf-8", "surrogateescape"))
 
-        if (met := self._met.get(id(value))) is not None:
-            return met[1]
+        if (visited := self._visited.get(id(value))) is not None:
+            return visited[1]
 
         if self._depth > MAX_DEPTH:
-            return TOO_DEEP_TEXT  # what can't be looked through is not let through
+            return TOO_DEEP_TEXT  # a value that can't be searched must not pass
 
-        # The value is held as well: while it is, no other one has its id.
-        self._met[id(value)] = (value, TOO_DEEP_TEXT)
+        # Holds the value too, so that no other one gets the same id.
+        self._visited[id(value)] = (value, TOO_DEEP_TEXT)
         self._depth += 1
 
         try:
@@ -83,7 +83,7 @@ class _ValueScrubber:
         finally:
             self._depth -= 1
 
-        self._met[id(value)] = (value, new)
+        self._visited[id(value)] = (value, new)
         return new
 
     def _scrub_container(self, value: Any) -> Any:
@@ -92,7 +92,7 @@ class _ValueScrubber:
 
         if isinstance(value, dict):
             pairs = list(value.items())
-            walked = [(self.scrub(key), self.scrub(held)) for key, held in pairs]
+            walked = [(self.scrub(key), self.scrub(item)) for key, item in pairs]
             same = all(new[0] is old[0] and new[1] is old[1] for new, old in zip(walked, pairs, strict=True))
             return value if same else dict(walked)
 
@@ -105,14 +105,14 @@ class _ValueScrubber:
         return self._scrub_foreign(value)
 
     def _scrub_message(self, message: Message) -> Any:
-        """A transcript may be long, and its messages never change: each is looked through once."""
-        slot = message.cache()
+        """Scrub each message of a transcript once per revision: transcripts are long, and messages never change."""
+        cache = message.cache()
 
-        if slot.get("scrubbed") is self._stamp:
+        if cache.get("scrubbed") is self._revision:
             return message
 
         if (new := self.scrub(message)) is message:
-            slot["scrubbed"] = self._stamp
+            cache["scrubbed"] = self._revision
 
         return new
 
@@ -122,35 +122,35 @@ class _ValueScrubber:
 
         try:
             for name in _scrubbed_fields(kind):
-                held = getattr(value, name)
+                old = getattr(value, name)
 
-                if (new := self.scrub(held)) is not held:
+                if (new := self.scrub(old)) is not old:
                     changed[name] = new
 
             if changed and isinstance(value, ProviderData):
-                return None  # signed or opaque: it stays whole or it goes
+                return None  # signed or opaque data can't be changed in part
 
             return replace(value, **changed) if changed else value
-        except Exception:  # the tool boundary: what a tool tells of may refuse to be looked at, or to be made anew
+        except Exception:  # the tool boundary: a dataclass of the user may raise on access or when it is copied
             return self._scrub(next(iter(_representations(value)), TOO_DEEP_TEXT))
 
     def _scrub_foreign(self, value: Any) -> Any:
-        """A foreign thing as it is, unless it shows what must not be seen: then what it shows, without that."""
-        for words in _representations(value):
-            if (changed := self._scrub(words)) != words:
+        """Any other object as it is, unless its text shows a secret: then that text, scrubbed."""
+        for text in _representations(value):
+            if (changed := self._scrub(text)) != text:
                 return changed
 
         return value
 
 
-def _representations(value: Any) -> list[str]:
-    """What a thing says of itself, as far as it can."""
+def _representations(value: object) -> list[str]:
+    """`str` and `repr` of an object, without those that raise."""
     found = []
 
-    for say in (str, repr):
+    for convert in (str, repr):
         try:
-            found.append(say(value))
-        except Exception:  # the tool boundary: a foreign thing may do anything when it is asked for its words
+            found.append(convert(value))
+        except Exception:  # the tool boundary: __str__ and __repr__ of a user object may raise
             continue
 
     return found
@@ -163,7 +163,7 @@ def _scrubbed_fields(kind: Any) -> tuple[str, ...]:
 
 
 class ScrubbedDeltas:
-    """Pieces of a reply on their way: the end of one is held back while it may be the beginning of a secret."""
+    """Scrubs streamed pieces of a reply; holds back the end of a piece that may be the beginning of a secret."""
 
     def __init__(self, scrub: Scrubber, on_delta: OnDelta) -> None:
         self._scrub, self._on_delta = scrub, on_delta
@@ -184,7 +184,7 @@ class ScrubbedDeltas:
             self._on_delta(delta if text == delta.text else replace(delta, text=text))
 
     def close(self) -> None:
-        """No more comes: what was held back was not the beginning of more than it is."""
+        """The stream ended: emit what was held back."""
         for kind, text in self._held.items():
             self._on_delta(Delta(text=self._scrub(text), kind=kind))  # type: ignore[arg-type]
 
@@ -195,9 +195,9 @@ MAX_CAUSES = 20
 
 
 def scrub_error(scrub: Scrubber | None, error: Exception) -> Exception:
-    """The same error, changed in place, for others hold on to it; or a plain one that says as much, where it can't be.
+    """Scrub an error and its causes in place, because others hold references to it.
 
-    So with its causes; of a chain that is very long, the end is cut off.
+    An error that can't be changed is replaced by a plain one with the same name and text; a very long chain is cut.
     """
     if not scrub:
         return error
@@ -207,58 +207,63 @@ def scrub_error(scrub: Scrubber | None, error: Exception) -> Exception:
     return cleaned
 
 
-def _scrub_chain(scrub: Scrubber, one: BaseException, met: dict[int, BaseException | None]) -> BaseException:
-    if (done := met.get(id(one))) is not None:
+def _scrub_chain(scrub: Scrubber, error: BaseException, visited: dict[int, BaseException | None]) -> BaseException:
+    if (done := visited.get(id(error))) is not None:
         return done
 
-    if id(one) in met or len(met) >= MAX_CAUSES:
-        return _plain(scrub, one)  # it leads back to itself, or there are too many
+    if id(error) in visited or len(visited) >= MAX_CAUSES:
+        return _plain_error(scrub, error)  # a cycle, or too many causes
 
-    met[id(one)] = None
+    visited[id(error)] = None
 
     try:
-        new = _scrub_attributes(scrub, one, met)
+        new = _scrub_attributes(scrub, error, visited)
 
-        for name in ("__cause__", "__context__"):
-            if (held := getattr(one, name)) is not None:
-                setattr(new, name, _scrub_chain(scrub, held, met))
+        if error.__cause__ is not None:
+            new.__cause__ = _scrub_chain(scrub, error.__cause__, visited)
 
-        new.__suppress_context__ = one.__suppress_context__
-    except Exception:  # the tool boundary: an error of anybody's making may refuse to be looked at or changed
-        new = _plain(scrub, one)
+        if error.__context__ is not None:
+            new.__context__ = _scrub_chain(scrub, error.__context__, visited)
 
-    met[id(one)] = new
+        new.__suppress_context__ = error.__suppress_context__
+    except Exception:  # the tool boundary: an error class of the user may raise on access or refuse a change
+        new = _plain_error(scrub, error)
+
+    visited[id(error)] = new
     return new
 
 
-def _scrub_attributes(scrub: Scrubber, one: BaseException, met: dict[int, BaseException | None]) -> BaseException:
-    if isinstance(one, BaseExceptionGroup):
-        members = [_scrub_chain(scrub, member, met) for member in one.exceptions]
+def _scrub_attributes(scrub: Scrubber, error: BaseException, visited: dict[int, BaseException | None]) -> BaseException:
+    if isinstance(error, BaseExceptionGroup):
+        members = [_scrub_chain(scrub, member, visited) for member in error.exceptions]
 
-        if any(new is not old for new, old in zip(members, one.exceptions, strict=True)):
-            return BaseExceptionGroup(scrub(one.message), members).with_traceback(one.__traceback__)
+        if any(new is not old for new, old in zip(members, error.exceptions, strict=True)):
+            return BaseExceptionGroup(scrub(error.message), members).with_traceback(error.__traceback__)
 
-    for name in ("args", *vars(one), *_slot_names(type(one))):
+    for name in ("args", *vars(error), *_slot_names(type(error))):
         try:
-            held = getattr(one, name)
+            old = getattr(error, name)
 
-            if (new := scrub_value(scrub, held)) is not held:
-                setattr(one, name, new)
-        except Exception:  # the tool boundary: an error of anybody's making may refuse to be changed
+            if (new := scrub_value(scrub, old)) is not old:
+                setattr(error, name, new)
+        except Exception:  # the tool boundary: an error class of the user may raise on access or refuse a change
             continue
 
-    said = [*_representations(one), *getattr(one, "__notes__", ())]
-    return one if scrub_value(scrub, said) is said else _plain(scrub, one)
+    texts = [*_representations(error), *vars(error).get("__notes__", ())]
+    return error if scrub_value(scrub, texts) is texts else _plain_error(scrub, error)
 
 
 def _slot_names(kind: type) -> list[str]:
-    """Where errors of this kind keep what is in no `__dict__`: an `OSError` its file's name."""
-    return [name for of in kind.__mro__ for name, held in vars(of).items() if isinstance(held, MemberDescriptorType)]
+    """Attributes that are not in `__dict__`, such as the file name of an `OSError`."""
+    return [
+        name for base in kind.__mro__ for name, member in vars(base).items() if isinstance(member, MemberDescriptorType)
+    ]
 
 
-def _plain(scrub: Scrubber, one: BaseException) -> BaseException:
-    """An error of the same name that says the same, and holds nothing."""
-    kind = type(one)
-    names: dict[str, Any] = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    plain: BaseException = type(kind.__name__, (Exception,), names)(scrub(next(iter(_representations(one)), "")))
-    return plain.with_traceback(one.__traceback__)
+def _plain_error(scrub: Scrubber, error: BaseException) -> BaseException:
+    """An error with the same class name and scrubbed text, and without any attributes."""
+    kind = type(error)
+    text = scrub(next(iter(_representations(error)), ""))
+    namespace = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    plain: BaseException = type(kind.__name__, (Exception,), namespace)(text)
+    return plain.with_traceback(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Who is watching: OpenTelemetry spans and metrics, structured logs, secrets kept out of them; nothing until asked."""
+"""OpenTelemetry spans and metrics, and structured logs; off until `configure` or an OTEL_* variable turns them on."""
 
 from crew.secrets.registry import register_secret
 from crew.telemetry.executor_telemetry import ExecutorTelemetry, Telemetry

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from crew.agents.crew import Crew
@@ -16,7 +15,6 @@ from crew.engine.concurrency import run_in_daemon_thread
 from crew.errors import DefinitionError, describe
 from crew.runs.state import RunState
 from crew.secrets.patterns import redact
-from crew.secrets.registry import CURRENT_SECRETS, PROCESS_SECRETS, SecretRegistry, environment_keys, register_keys
 from crew.settings import value_problems
 from crew.telemetry import names
 from crew.telemetry.environment import content_capture_enabled
@@ -93,7 +91,7 @@ class Telemetry:
         return _INSTRUMENTS[provider]
 
     async def flush(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Send what is queued; after `seconds` the exporter continues on its own, with one warning."""
+        """Send what is queued; after `seconds` the exporter continues in the background, with one warning."""
         await self._call_providers("force_flush", "was not flushed", seconds, int(seconds * 1000))
 
     async def shutdown(self, seconds: float = FLUSH_SECONDS) -> None:
@@ -134,54 +132,14 @@ class ExecutorTelemetry:
     def __init__(
         self,
         crew: Crew,
-        bound: int | None,
+        max_messages: int | None,
         clock: Callable[[], float],
         telemetry: Callable[[], Telemetry],
-        secrets: Iterable[Any] = (),
-        models: Iterable[Any] = (),
     ) -> None:
-        self._crew, self._bound, self._clock, self._telemetry = crew, bound, clock, telemetry
+        self._crew, self._max_messages, self._clock, self._telemetry = crew, max_messages, clock, telemetry
         self._totals = MetricTotals()
         self._recorder = MetricRecorder(self._totals, None)
-        self._secrets = SecretRegistry(secrets, below=PROCESS_SECRETS)
-        of_agents = [model for agent in crew.agents_by_name.values() for model in (agent.model, agent.backup)]
-        self._models = {id(model): model for model in (*of_agents, *models) if not isinstance(model, str | None)}
-        self._keys: tuple[dict[str, str], int] = ({}, 0)
-        self.hold_keys()
         add_null_handler()
-
-    @property
-    def scrub(self) -> SecretRegistry:
-        """Takes out what must not enter a message; empty as it may be, something may be registered in mid-run."""
-        self.hold_keys()
-        return self._secrets
-
-    def scrub_for(self, deps: Any) -> SecretRegistry:
-        """The same for a run with these dependencies; from here on also for what this task logs."""
-        secrets = self.scrub.with_secrets_of(deps)
-        CURRENT_SECRETS.set(secrets)
-        return secrets
-
-    def hold_keys(self) -> None:
-        """Those that providers say they hold, and those that the environment has by now: new clients take them."""
-        keys = environment_keys()
-        self._keys = (keys, len(os.environ))
-        register_keys(keys.values())
-        self._hold_given()
-
-    def _hold_new_keys(self) -> None:
-        """The same, quickly: to look for variables that are not there takes longer than to count those that are."""
-        keys, size = self._keys
-
-        if len(os.environ) != size or (keys and environment_keys() != keys):
-            self.hold_keys()
-        else:
-            self._hold_given()
-
-    def _hold_given(self) -> None:
-        for model in self._models.values():
-            if given := getattr(model, "secrets", ()):
-                register_keys(given)
 
     def start_run(self, state: RunState, *, resumes: bool) -> RunTelemetry:
         """Observe a run; an error while starting spans leaves the run without a trace and changes nothing else."""
@@ -196,8 +154,9 @@ class ExecutorTelemetry:
             writer=writer,
             spans=spans,
             logger=bind_logger(**ids) if has_listeners() else None,
-            metrics=RunMetrics(self._metric_recorder(telemetry), self._crew.name, state, self._bound, resumes=resumes),
-            before_request=self._hold_new_keys,
+            metrics=RunMetrics(
+                self._metric_recorder(telemetry), self._crew.name, state, self._max_messages, resumes=resumes
+            ),
         )
 
     def metrics(self) -> dict[str, MetricValue]:

@@ -145,7 +145,7 @@ class OTelInstruments:
                     )
                     self._record[name] = histogram.record
 
-        meter.create_observable_gauge("crew.telemetry.reading", callbacks=[self._read])
+        meter.create_observable_counter("crew.telemetry.reading", callbacks=[self._read])
 
     def adder(self, name: str, attributes: dict[str, str]) -> Callable[[float], None]:
         """A function that queues measurements of this metric with these attributes."""

@@ -33,13 +33,15 @@ LIMITS = ("rounds", "tokens", "cost_usd", "seconds")
 class RunMetrics:
     """Handles the events of one run and records measurements."""
 
-    def __init__(self, record: MetricRecorder, crew: str, state: RunState, bound: int | None, *, resumes: bool) -> None:
+    def __init__(
+        self, record: MetricRecorder, crew: str, state: RunState, max_messages: int | None, *, resumes: bool
+    ) -> None:
         self._record = record
-        self._state, self._bound, self._began = state, bound, 0.0
+        self._state, self._max_messages, self._began = state, max_messages, 0.0
         self._crew: Labels = ((names.WORKFLOW_NAME, crew),)
-        self._asked: dict[str, tuple[float, ModelCallMetrics]] = {}
+        self._open_requests: dict[str, tuple[float, ModelCallMetrics]] = {}
         self._streaming: set[str] = set()
-        self._summaries: dict[str, float] = {}
+        self._open_summaries: dict[str, float] = {}
         self._failed_early: dict[str, tuple[str, float]] = {}
         self._agents: dict[str, tuple[str, float]] = {}
         self._last_event_at: dict[str, float] = {}
@@ -47,16 +49,16 @@ class RunMetrics:
         limits = state.limits
         values = (limits.rounds, limits.tokens, limits.cost_usd, limits.seconds)
         self._limits = [(name, limit) for name, limit in zip(LIMITS, values, strict=True) if limit]
-        counted = total_counters(state)
+        counters = total_counters(state)
         # Plain numbers, because they change with every reply, with telemetry on or off.
-        self._rounds, self._tokens = counted.rounds, counted.usage.total_tokens
-        self._cost = counted.usage.cost or 0.0
+        self._rounds, self._tokens = counters.rounds, counters.usage.total_tokens
+        self._cost = counters.usage.cost or 0.0
         self._input_tokens = self._cached_tokens = self._largest_request = 0
         self._latest_event_at = 0.0
-        self._stop = ""
+        self._stop_reason = ""
         self._handlers: dict[type[BaseEvent], Callable[[Any], None]] = {
             AgentStarted: self._agent_started,
-            Asked: self._on_asked,
+            Asked: self._asked,
             TextDelta: self._delta,
             Replied: self._replied,
             ToolReturned: self._tool_returned,
@@ -84,8 +86,8 @@ class RunMetrics:
 
     # ------------------------------------------------------------------------------------------ models
 
-    def _on_asked(self, event: Asked) -> None:
-        self._asked[event.run_id] = (event.at, self._record.calls(event.provider, event.model, event.agent))
+    def _asked(self, event: Asked) -> None:
+        self._open_requests[event.run_id] = (event.at, self._record.calls(event.provider, event.model, event.agent))
         self._streaming.discard(event.run_id)
 
         if event.run_id in self._failed_early:
@@ -95,20 +97,22 @@ class RunMetrics:
             self._largest_request = event.messages
 
     def _delta(self, event: TextDelta) -> None:
-        if event.run_id not in self._streaming and event.run_id in self._asked:
+        if event.run_id not in self._streaming and event.run_id in self._open_requests:
             self._streaming.add(event.run_id)
-            began, calls = self._asked[event.run_id]
+            began, calls = self._open_requests[event.run_id]
             self._record(names.TIME_TO_FIRST_CHUNK, max(0.0, event.at - began), calls.labels)
 
     def _replied(self, event: Replied) -> None:
         began, calls = (
-            self._asked.pop(event.run_id) if event.run_id in self._asked else (event.at, self._record.calls())
+            self._open_requests.pop(event.run_id)
+            if event.run_id in self._open_requests
+            else (event.at, self._record.calls())
         )
         calls.add_duration(max(0.0, event.at - began))
-        self._bill(event.usage, calls)
+        self._record_usage(event.usage, calls)
         self._rounds += 1
 
-    def _bill(self, usage: Usage, calls: ModelCallMetrics) -> None:
+    def _record_usage(self, usage: Usage, calls: ModelCallMetrics) -> None:
         """Record the tokens and cost of one model request."""
         calls.add_input_tokens(usage.input_tokens)
         calls.add_output_tokens(usage.output_tokens)
@@ -123,10 +127,10 @@ class RunMetrics:
 
     def summary_requested(self, run_id: str, at: float) -> None:
         """A request for a summary starts."""
-        self._summaries[run_id] = at
+        self._open_summaries[run_id] = at
 
     def _summarised(self, event: Summarised) -> None:
-        began = self._summaries.pop(event.run_id, None)
+        began = self._open_summaries.pop(event.run_id, None)
 
         if began is None and not event.usage.requests:
             return  # the summarizer is a function: there is no model request
@@ -134,7 +138,7 @@ class RunMetrics:
         calls = self._record.calls(event.provider, event.model, event.agent)
 
         if event.usage.requests:
-            self._bill(event.usage, calls)
+            self._record_usage(event.usage, calls)
 
         if began is not None:
             failed: Labels = ((names.ERROR_TYPE, "summary_refused"),) if event.error else ()
@@ -142,16 +146,16 @@ class RunMetrics:
 
     def chat_failed(self, run_id: str, error: BaseException, at: float) -> None:
         """A model request raised; its `Asked` event may follow later, while another branch commits."""
-        if run_id in self._summaries:
+        if run_id in self._open_summaries:
             return  # the `Summarised` event follows
 
-        if run_id in self._asked:
+        if run_id in self._open_requests:
             self._chat_failed(run_id, type(error).__name__, at)
         else:
             self._failed_early[run_id] = (type(error).__name__, at)
 
     def _chat_failed(self, run_id: str, kind: str, at: float) -> None:
-        began, calls = self._asked.pop(run_id)
+        began, calls = self._open_requests.pop(run_id)
         self._record(names.CLIENT_DURATION, max(0.0, at - began), (*calls.labels, (names.ERROR_TYPE, kind)))
 
     def _retried(self, event: Retried) -> None:
@@ -220,33 +224,35 @@ class RunMetrics:
     # ------------------------------------------------------------------------------------------ the end
 
     def _paused(self, event: Paused) -> None:
-        self._stop = "paused"
+        self._stop_reason = "paused"
 
     def _failed(self, event: RunFailed) -> None:
         if event.run_id == self._state.run_id:
-            self._stop = "failed"
+            self._stop_reason = "failed"
         else:
             self._agent_ended(event.run_id, event.at)
 
     def _finished(self, event: RunFinished) -> None:
-        self._stop = event.stop_reason
+        self._stop_reason = event.stop_reason
 
     def close(self, error: BaseException | None, at: float) -> None:
         """Record the totals of the run."""
         at = max(at, self._latest_event_at)
-        stop = self._stop or ("interrupted" if error is not None else "completed")
+        stop_reason = self._stop_reason or ("interrupted" if error is not None else "completed")
 
         for run_id in [*self._agents]:
             self._agent_ended(run_id, at)
 
-        self._record(names.WORKFLOW_DURATION, max(0.0, at - self._began), (*self._crew, (names.STOP_REASON, stop)))
+        self._record(
+            names.WORKFLOW_DURATION, max(0.0, at - self._began), (*self._crew, (names.STOP_REASON, stop_reason))
+        )
         self._record(names.RUNS_ACTIVE, -1, self._crew)
 
         if self._input_tokens:
             self._record(names.CACHE_READ_RATIO, self._cached_tokens / self._input_tokens, self._crew)
 
-        if self._bound and self._largest_request:
-            self._record(names.HISTORY_UTILISATION, self._largest_request / self._bound, self._crew)
+        if self._max_messages and self._largest_request:
+            self._record(names.HISTORY_UTILISATION, self._largest_request / self._max_messages, self._crew)
 
         for name, limit in self._limits:
             self._record(names.LIMIT_UTILISATION, self._used(name, at) / limit, (*self._crew, (names.LIMIT_NAME, name)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from time import perf_counter
 from types import TracebackType
@@ -45,13 +45,12 @@ class RunTelemetry:
         spans: SpanBuilder | None = None,
         logger: BoundLogger | None = None,
         metrics: RunMetrics | None = None,
-        before_request: Callable[[], None] | None = None,
     ) -> None:
         self.traceparent = traceparent
         self._run_id, self._writer, self._spans, self._logger, self._metrics = run_id, writer, spans, logger, metrics
         self._root = None if writer is None else OpenSpan(span=writer.root, began=writer.began)
         self._last_event_at, self._last_event_seen = 0.0, perf_counter()
-        self._ended, self._before_request = False, before_request
+        self._ended = False
         self._agents: dict[str, str] = {}
         self._tool_errors: dict[tuple[str, str], str] = {}
 
@@ -114,10 +113,9 @@ class RunTelemetry:
 
     def call_context(self, run_id: str, call: ModelRequest | ToolCall) -> AbstractContextManager[None]:
         """Make the span of this call the current one, so that spans started inside the call are its children."""
-        if isinstance(call, ModelRequest):
-            if self._before_request is not None:
-                self._before_request()
-        elif self._writer is None and self._logger is None and "structlog" not in sys.modules:
+        is_silent = self._writer is None and self._logger is None and "structlog" not in sys.modules
+
+        if is_silent and isinstance(call, ToolCall):
             return NO_CONTEXT
 
         open_span = self._root

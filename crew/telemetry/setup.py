@@ -1,11 +1,11 @@
-"""Turning telemetry on: one call makes providers and handlers; nothing global changes unless that is asked for."""
+"""Turns telemetry on: creates providers and handlers from arguments, a configuration file or the environment."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -15,6 +15,10 @@ from crew.telemetry.environment import Signal, endpoint_problems, requested_expo
 from crew.telemetry.executor_telemetry import Telemetry
 from crew.telemetry.export import create_meter_provider, create_tracer_provider
 from crew.telemetry.logs import attach_handler, detach_handler, warn
+
+if TYPE_CHECKING:  # imported with the first provider, not with this package
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
 
 LogLevel = Annotated[str, Field(pattern="^(?i:debug|info|warning|error)$"), Accepts("DEBUG, INFO, WARNING or ERROR")]
 Scope = Literal["crew", "global"]
@@ -35,10 +39,10 @@ class TelemetrySettings:
 
 
 class _ProcessTelemetry:
-    """The process's telemetry: what was configured, else what the environment asks for, else what is global."""
+    """The telemetry of the process: configured, else from the environment, else OpenTelemetry's global providers."""
 
     configured: Telemetry | None = None
-    found: Telemetry | None = None
+    from_environment: Telemetry | None = None
     by_settings: ClassVar[dict[TelemetrySettings, Telemetry]] = {}
 
 
@@ -52,14 +56,14 @@ def configure(
     logs: Literal["off", "console", "json"] = "off",
     log_level: str = "INFO",
     metrics: Literal["otlp", "off"] = "otlp",
-    tracer_provider: Any = None,
-    meter_provider: Any = None,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
     scope: Scope = "crew",
 ) -> Telemetry:
-    """Turn telemetry on for all executors of this process that were not given one of their own.
+    """Turn telemetry on for all executors of this process that have no `telemetry` argument.
 
-    Spans and metrics go to `otlp_endpoint` (or where the standard OTEL_* variables say), or to providers that are
-    handed in. `console` prints lines for people to stderr, as `logs="console"` does; `logs="json"` prints JSON.
+    Spans and metrics go to `otlp_endpoint`, or to the endpoint in the standard OTEL_* variables, or to the given
+    providers. `console=True` and `logs="console"` print readable log lines to stderr; `logs="json"` prints JSON.
     `scope="global"` also makes the providers OpenTelemetry's global ones, for other libraries.
     """
     settings = TelemetrySettings(
@@ -76,10 +80,11 @@ def configure(
     if problems := [*setting_problems(settings), *value_problems(Scope, {"scope": scope})]:
         raise DefinitionError("telemetry", problems)
 
-    ours: list[Signal] = ["traces"] if tracer_provider is None else []
-    ours += ["metrics"] if meter_provider is None and metrics == "otlp" else []
-    made = _create_providers(ours, otlp_endpoint, service_name, sample_ratio)
-    tracer_provider, meter_provider = made.get("traces", tracer_provider), made.get("metrics", meter_provider)
+    signals: list[Signal] = ["traces"] if tracer_provider is None else []
+    signals += ["metrics"] if meter_provider is None and metrics == "otlp" else []
+    created = _create_providers(signals, otlp_endpoint, service_name, sample_ratio)
+    tracer_provider = created.tracer if tracer_provider is None else tracer_provider
+    meter_provider = created.meter if meter_provider is None else meter_provider
 
     if console or logs != "off":
         attach_handler("json" if logs == "json" else "console", log_level.upper())
@@ -104,67 +109,71 @@ def telemetry_from_settings(settings: TelemetrySettings) -> Telemetry:
 
 
 def reset() -> None:
-    """As if nothing had been configured; providers that were made go on until they are shut down."""
+    """Forget what was configured; providers that were created keep exporting until they are shut down."""
     detach_handler()
-    _ProcessTelemetry.configured = _ProcessTelemetry.found = None
+    _ProcessTelemetry.configured = _ProcessTelemetry.from_environment = None
     _ProcessTelemetry.by_settings.clear()
 
 
 def current_telemetry() -> Telemetry:
-    """What watches where nothing else was said."""
+    """The telemetry of executors that have no `telemetry` argument."""
     if _ProcessTelemetry.configured is not None:
         return _ProcessTelemetry.configured
 
-    if _ProcessTelemetry.found is None:
-        _ProcessTelemetry.found = _from_environment()
+    if _ProcessTelemetry.from_environment is None:
+        _ProcessTelemetry.from_environment = _from_environment()
 
-    return _ProcessTelemetry.found
+    return _ProcessTelemetry.from_environment
 
 
 def _from_environment() -> Telemetry:
     api = sys.modules.get("opentelemetry.trace")
-    taken = api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
 
-    if taken:
-        return Telemetry()
+    if api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
+        return Telemetry()  # the application set a global provider
 
     try:
-        made = _create_providers(("traces", "metrics"), None, None, None)
+        created = _create_providers(("traces", "metrics"), None, None, None)
     except (ConfigError, ValueError) as error:
-        why = "; ".join(error.problems) if isinstance(error, ConfigError) else str(error)
-        warn(f"the OTEL_* variables ask for exporting, which is not possible: {why}")
+        reason = "; ".join(error.problems) if isinstance(error, ConfigError) else str(error)
+        warn(f"Can't export as the OTEL_* variables ask: {reason}")
         return Telemetry()
 
-    return Telemetry(tracer_provider=made.get("traces"), meter_provider=made.get("metrics"))
+    return Telemetry(tracer_provider=created.tracer, meter_provider=created.meter)
+
+
+class _Providers(NamedTuple):
+    tracer: TracerProvider | None
+    meter: MeterProvider | None
 
 
 def _create_providers(
     signals: Iterable[Signal], endpoint: str | None, service_name: str | None, ratio: float | None
-) -> dict[Signal, Any]:
-    """A provider for each of the signals that somebody wants exported."""
-    used = {signal: _exporters(signal, endpoint) for signal in signals}
-    by_variable = [signal for signal, names in used.items() if endpoint is None and "otlp" in names]
+) -> _Providers:
+    """A provider for each of these signals that has an exporter."""
+    exporters = {signal: _exporters(signal, endpoint) for signal in signals}
+    by_variable = [signal for signal, names in exporters.items() if endpoint is None and "otlp" in names]
     problems = dict.fromkeys(problem for signal in by_variable for problem in endpoint_problems(signal))
 
     if problems:
         raise ConfigError("telemetry", list(problems))
 
-    made: dict[Signal, Any] = {}
+    traces, metrics = exporters.get("traces"), exporters.get("metrics")
+    created = _Providers(
+        create_tracer_provider(traces, endpoint, service_name, ratio) if traces else None,
+        create_meter_provider(metrics, endpoint, service_name) if metrics else None,
+    )
 
-    if used.get("traces"):
-        made["traces"] = create_tracer_provider(used["traces"], endpoint, service_name, ratio)
+    for text in dict.fromkeys(
+        text for signal, names in exporters.items() for text in unsupported_requests(signal, names)
+    ):
+        warn(text)
 
-    if used.get("metrics"):
-        made["metrics"] = create_meter_provider(used["metrics"], endpoint, service_name)
-
-    for remark in dict.fromkeys(r for signal, names in used.items() for r in unsupported_requests(signal, names)):
-        warn(remark)
-
-    return made
+    return created
 
 
 def _exporters(signal: Signal, endpoint: str | None) -> tuple[str, ...]:
-    """What the variables say; an address in the code sends traces there in any case, and metrics unless they object."""
+    """The exporters that the variables name; with an endpoint, also `otlp`, unless they name others for metrics."""
     named = requested_exporters(signal)
 
     if endpoint is None:
@@ -176,7 +185,7 @@ def _exporters(signal: Signal, endpoint: str | None) -> tuple[str, ...]:
     return named if signal == "metrics" or "otlp" in named else (*named, "otlp")
 
 
-def _make_global(tracer_provider: Any, meter_provider: Any) -> None:
+def _make_global(tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None) -> None:
     from opentelemetry import metrics, trace
 
     if tracer_provider is not None:

@@ -195,6 +195,6 @@ def _details(span: TextSpan) -> Iterator[str]:
 
 
 def _is_implied(span: TextSpan, outcome: str) -> bool:
-    """Whether the line is clear without its outcome: a note tells the failure, or a span inside the run completed."""
+    """Whether the line is clear without its outcome: a note has the failure, or a span inside the run completed."""
     is_noted = outcome == "failed" and any(note.startswith("failed: ") for note in span.notes)
     return is_noted or (outcome == "completed" and not span.name.startswith(names.INVOKE_WORKFLOW))

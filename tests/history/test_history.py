@@ -1,4 +1,4 @@
-"""The bounded history keeps its invariants after every append."""
+"""The bounded history: append, then prune, with every invariant after every append."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADDED_TO_A_REPLY = ("then", "route", "answer", "output", "branch")
 
 
 def mandatory(messages: Sequence[Message], goal: str) -> set[int]:
-    """An independent implementation of invariant 3: goal, system messages (identical ones once), newest group."""
+    """Invariant 3, computed independently: goal, system messages (identical ones once), newest group."""
     must = {i for i, m in enumerate(messages) if m.id == goal}
     texts: set[str] = set()
 
@@ -49,8 +49,8 @@ def mandatory(messages: Sequence[Message], goal: str) -> set[int]:
 
 
 @dataclass
-class Watched:
-    """A history that grows, and what was true of it after every append."""
+class CheckedHistory:
+    """A history that grows and is checked after every append."""
 
     limit: int | None
     target: int
@@ -59,7 +59,7 @@ class Watched:
     everything: list[Message] = field(default_factory=list)
 
     def append(self, *messages: Message) -> PruneDecision | None:
-        """Append, and check what must hold at every moment."""
+        """Append, and check the invariants."""
         before = self.history
         copy = before.entries
         entries = [HistoryEntry(message=m, position=len(self.everything) + i, tokens=1) for i, m in enumerate(messages)]
@@ -74,7 +74,7 @@ class Watched:
 
             assert sum(size for _, size in caught.value.items) == least
             assert caught.value.limit == self.limit
-            raise Full
+            raise MandatoryTooLarge
 
         self.history, pruned = before.append(*entries, policy=self.policy, budget=budget)
         self._check(before, copy, wanted, pruned)
@@ -99,12 +99,12 @@ class Watched:
             assert both == {m.id for m in wanted}
 
 
-class Full(Exception):
-    """The mandatory part does not fit; nothing more can be appended."""
+class MandatoryTooLarge(Exception):
+    """The mandatory part exceeds the limit; nothing can be appended."""
 
 
-def grow(growth: Growth, watched: Watched) -> Iterator[tuple[History, bool]]:
-    """After each step: the history at which a request could be sent, and whether something was pruned for it."""
+def grow(growth: Growth, watched: CheckedHistory) -> Iterator[tuple[History, bool]]:
+    """After each step: the history of the next request, and whether it was pruned."""
     watched.history = History(goal=growth.goal.id)
 
     try:
@@ -114,33 +114,34 @@ def grow(growth: Growth, watched: Watched) -> Iterator[tuple[History, bool]]:
         for step in growth.steps:
             pruned = [watched.append(message) for message in step]
             yield watched.history, any(pruned)
-    except Full:
+    except MandatoryTooLarge:
         return
 
 
 @given(growths(), budgets())
-def test_every_append_keeps_the_invariants(growth: Growth, budget: tuple[int, int]) -> None:
-    """Invariants 1, 3, 4: bounded, or overflow only if the mandatory part is larger; goal, newest and order kept."""
-    watched = Watched(*budget)
+def test_invariants_hold_after_every_append(growth: Growth, budget: tuple[int, int]) -> None:
+    """Invariants 1, 3, 4: bounded, or an overflow exactly if the mandatory part is larger; goal, newest messages and
+    order stay."""
+    watched = CheckedHistory(*budget)
 
     for history, _ in grow(growth, watched):
         assert growth.goal in history.messages
 
 
 @given(growths(), budgets())
-def test_every_request_is_valid_for_every_provider(growth: Growth, budget: tuple[int, int]) -> None:
-    """Invariant 2: whenever a request could be sent, the history is valid under every profile."""
-    for history, _ in grow(growth, Watched(*budget)):
+def test_every_request_is_valid_on_every_profile(growth: Growth, budget: tuple[int, int]) -> None:
+    """Invariant 2: the history is valid before every request."""
+    for history, _ in grow(growth, CheckedHistory(*budget)):
         for profile in PROFILES.values():
             assert validate(history.messages, profile) == []
 
 
 @given(growths(), budgets())
-def test_prefix_is_unchanged_between_prunings(growth: Growth, budget: tuple[int, int]) -> None:
-    """Invariant 5: without a pruning, a request starts with all messages of the previous one."""
+def test_prefix_is_stable_between_two_prunings(growth: Growth, budget: tuple[int, int]) -> None:
+    """Invariant 5: without a pruning, the previous request is the prefix of the next one."""
     before: tuple[Message, ...] = ()
 
-    for history, pruned in grow(growth, Watched(*budget)):
+    for history, pruned in grow(growth, CheckedHistory(*budget)):
         if before and not pruned:
             assert all(a is b for a, b in zip(before, history.messages, strict=False))
             assert len(history.messages) > len(before)
@@ -149,9 +150,9 @@ def test_prefix_is_unchanged_between_prunings(growth: Growth, budget: tuple[int,
 
 
 @given(growths(), budgets())
-def test_pruning_cuts_to_its_target_where_possible(growth: Growth, budget: tuple[int, int]) -> None:
-    """Invariant 5: only mandatory groups and the user messages of turns that stay exceed the target."""
-    watched = Watched(*budget)
+def test_pruning_cuts_to_its_target_if_possible(growth: Growth, budget: tuple[int, int]) -> None:
+    """Invariant 5: above the target only mandatory messages and the openers of kept turns remain."""
+    watched = CheckedHistory(*budget)
 
     for history, pruned in grow(growth, watched):
         groups = group_entries(history.entries, history.goal)
@@ -165,7 +166,7 @@ def test_pruning_cuts_to_its_target_where_possible(growth: Growth, budget: tuple
 
 @given(growths(), budgets())
 def test_pruning_is_idempotent(growth: Growth, budget: tuple[int, int]) -> None:
-    """A second pruning evicts nothing, and equal input gives equal decisions."""
+    """A second pruning changes nothing, and decisions are deterministic."""
     everything = [*growth.before, growth.goal, *(m for step in growth.steps for m in step)]
     entries = tuple(HistoryEntry(message=m, position=i, tokens=1) for i, m in enumerate(everything))
     groups = group_entries(entries, growth.goal.id)
@@ -183,11 +184,11 @@ def test_pruning_is_idempotent(growth: Growth, budget: tuple[int, int]) -> None:
 
 
 @dataclass(frozen=True)
-class Random:
-    """A policy that keeps groups at random."""
+class RandomPolicy:
+    """A policy that decides at random."""
 
     seed: int
-    name: str = "random"
+    name: str = "careless"
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         random = MessageFactory(self.seed).random
@@ -196,16 +197,16 @@ class Random:
 
 
 @given(growths(), budgets(), st.integers(0, 2**16))
-def test_random_policy_keeps_the_invariants(growth: Growth, budget: tuple[int, int], seed: int) -> None:
-    """Whatever a policy decides, limit, goal, newest group, order and validity hold."""
-    for history, _ in grow(growth, Watched(*budget, policy=Random(seed))):
+def test_random_policy_cannot_break_an_invariant(growth: Growth, budget: tuple[int, int], seed: int) -> None:
+    """Bound, goal, newest group, order and validity hold for any decision."""
+    for history, _ in grow(growth, CheckedHistory(*budget, policy=RandomPolicy(seed))):
         assert validate(history.messages) == []
 
 
 @given(growths())
 def test_unbounded_keeps_everything(growth: Growth) -> None:
-    """Without a limit nothing is evicted."""
-    watched = Watched(None, 0, policy=Unbounded())
+    """Without a limit no message leaves."""
+    watched = CheckedHistory(None, 0, policy=Unbounded())
 
     for history, pruned in grow(growth, watched):
         assert not pruned
@@ -214,8 +215,8 @@ def test_unbounded_keeps_everything(growth: Growth) -> None:
 
 @given(growths(), budgets())
 def test_final_reply_never_overflows(growth: Growth, budget: tuple[int, int]) -> None:
-    """Invariant 3: if goal and reply do not both fit beside the system messages, the reply replaces the goal."""
-    watched = Watched(*budget)
+    """Invariant 3: if goal and reply don't both fit beside the system messages, the reply replaces the goal."""
+    watched = CheckedHistory(*budget)
     limit = budget[0]
 
     for history, _ in grow(growth, watched):
@@ -229,7 +230,7 @@ def test_final_reply_never_overflows(growth: Growth, budget: tuple[int, int]) ->
 
 
 def test_final_reply_is_appended_without_a_limit() -> None:
-    """Without a limit, `append_final` is `append`."""
+    """`conclude` without a limit is an append."""
     maker = MessageFactory()
     goal, reply = maker.user(), maker.reply()
     history, _ = History(goal=goal.id).append(
@@ -243,27 +244,27 @@ def test_final_reply_is_appended_without_a_limit() -> None:
 
 
 def test_empty_history_has_no_groups() -> None:
-    """No entries give no groups and no messages."""
+    """No messages, no groups."""
     assert group_entries((), "") == ()
     assert History().messages == ()
 
 
 def test_cut_inside_a_turn_keeps_its_user_message() -> None:
-    """The user message of a turn stays until the whole turn is evicted."""
+    """It stays until the whole turn is evicted."""
     maker = MessageFactory()
     first = [maker.user(), *maker.exchange(1), *maker.exchange(1), *maker.exchange(1), maker.reply()]
     goal = maker.user()
-    watched = Watched(8, 6)
+    watched = CheckedHistory(8, 6)
     watched.history = History(goal=goal.id)
     watched.append(*first, goal)
     assert watched.history.messages == (first[0], *first[5:], goal)
 
 
-def test_user_message_of_a_mandatory_turn_is_evicted_last() -> None:
-    """At a small limit, the answer to a pause is evicted for the calls that follow it; the goal stays."""
+def test_user_message_of_the_newest_turn_leaves_last() -> None:
+    """At a tiny limit the answer to a pause is evicted for the calls after it; the goal stays."""
     maker = MessageFactory()
     goal, asked, answer, exchange = maker.user(), maker.reply(), maker.user("answer"), maker.exchange(1)
-    watched = Watched(3, 1)
+    watched = CheckedHistory(3, 1)
     watched.history = History(goal=goal.id)
 
     for message in (goal, asked, answer, *exchange):
@@ -273,34 +274,34 @@ def test_user_message_of_a_mandatory_turn_is_evicted_last() -> None:
 
 
 def test_identical_system_messages_are_kept_once() -> None:
-    """Only the first of identical system messages is mandatory."""
+    """The second of two identical messages may leave."""
     maker = MessageFactory()
     rules = [SystemMessage("rule", id=f"s{n}") for n in range(3)]
     goal = maker.user()
-    watched = Watched(2, 1)
+    watched = CheckedHistory(2, 1)
     watched.history = History(goal=goal.id)
     watched.append(*rules, goal)
     assert watched.history.messages == (rules[0], goal)
 
 
 @dataclass(frozen=True)
-class Only:
-    """A policy that keeps the messages with these ids."""
+class KeepOnly:
+    """A policy that keeps the given messages."""
 
     ids: tuple[str, ...]
     name: str = "only"
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
-        return PruneDecision(kept=tuple(g for g in history if g.entries[0].message.id in self.ids), reason="by id")
+        return PruneDecision(kept=tuple(g for g in history if g.entries[0].message.id in self.ids), reason="fixed")
 
 
 @pytest.mark.parametrize(("limit", "opener_back"), [(8, True), (6, False)])
-def test_missing_user_message_is_restored_or_its_turn_evicted(limit: int, opener_back: bool) -> None:
-    """A policy keeps calls without their user message: it is restored if it fits, else the calls are evicted too."""
+def test_turn_without_its_user_message_is_repaired(limit: int, opener_back: bool) -> None:
+    """The user message is kept too if it fits; else the turn is evicted."""
     maker = MessageFactory()
     first = [maker.user(), *maker.exchange(4), *maker.exchange(1)]
     goal = maker.user()
-    watched = Watched(limit, 1, policy=Only((first[1].id,)))
+    watched = CheckedHistory(limit, 1, policy=KeepOnly((first[1].id,)))
     watched.history = History(goal=goal.id)
     watched.append(*first, goal)
     kept = watched.history.messages

@@ -1,4 +1,4 @@
-"""Views: what crosses to an agent that takes over, fixed at the handoff."""
+"""Views: the messages that cross to the next agent, fixed at the handoff."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ids(view: View) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("what", "visible"),
+    ("what", "crossed"),
     [
         ("full", EVERYTHING),
         ("none", [RULE, GOAL, *HANDOFF]),
@@ -45,13 +45,13 @@ def ids(view: View) -> list[str]:
         (lambda messages: [m for m in messages if m.id == EARLIER[3].id], [RULE, EARLIER[3], GOAL, *HANDOFF]),
     ],
 )
-def test_goal_system_messages_and_handoff_are_always_visible(what: object, visible: list[Message]) -> None:
-    """The filter selects earlier messages; goal, system messages and the handoff's group do not depend on it."""
-    assert ids(apply_handoff(View(), history(), AT, what)) == [m.id for m in visible]  # type: ignore[arg-type]
+def test_goal_system_messages_and_handoff_always_cross(what: object, crossed: list[Message]) -> None:
+    """The filter selects from the earlier messages only."""
+    assert ids(apply_handoff(View(), history(), AT, what)) == [m.id for m in crossed]  # type: ignore[arg-type]
 
 
-def test_text_only_shows_replies_without_calls() -> None:
-    """A reply with text and calls is visible with its text only, as the same object each time."""
+def test_text_only_shows_text_without_calls() -> None:
+    """A reply with text and calls crosses as text, as the same value each time."""
     view = apply_handoff(View(), history(), AT, "text_only")
     shown = next(m for m in RequestView.of(history(), view).messages if m.id == SPOKEN[0].id)
     assert (shown.text, shown.calls) == ("let me see", ())  # type: ignore[union-attr]
@@ -63,8 +63,8 @@ def test_last_of_an_empty_history_is_empty() -> None:
     assert apply_handoff(View(), History(), 0, "last").handoff_visible == ()
 
 
-def test_policy_is_created_by_name() -> None:
-    """The error of an unknown name suggests similar names."""
+def test_policy_is_found_by_name() -> None:
+    """A wrong name is an error that suggests similar ones."""
     assert create_policy("rolling") == Rolling()
     assert create_policy("unbounded") == Unbounded()
 
@@ -72,7 +72,7 @@ def test_policy_is_created_by_name() -> None:
         create_policy("roling")
 
 
-def test_results_without_a_call_are_a_separate_group() -> None:
-    """An invalid history can be grouped too."""
+def test_results_without_their_call_are_a_separate_group() -> None:
+    """A history that was not repaired can be grouped."""
     entry = HistoryEntry(message=ToolMessage((ToolResult(call_id="a", text="1"),), id="t"), position=0)
     assert [(g.kind, g.size) for g in group_entries((entry,), "")] == [("results", 1)]

@@ -1,4 +1,4 @@
-"""The policies that shape views, and what they do with groups handed to them."""
+"""The policies that shape views."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ TALK = history(
 
 
 def test_truncate_does_nothing_below_its_threshold() -> None:
-    """The total includes overhead and marker."""
+    """The overhead and the marker count."""
     kept = Truncate().prune(groups(TALK), HistoryBudget(limit=None, window=1_100, overhead_tokens=50))
     assert not kept.evicted
     assert Truncate().prune(groups(TALK), HistoryBudget(limit=None)).evicted == ()
 
 
-def test_truncate_evicts_the_first_message_if_it_does_not_fit() -> None:
+def test_truncate_drops_the_first_message_if_too_large() -> None:
     """It stays only while it fits."""
     with_it = Truncate().prune(groups(TALK), HistoryBudget(limit=None, window=900))
     assert with_it.kept[0].entries[0].message.id == "u1"
@@ -55,8 +55,8 @@ def test_truncate_evicts_the_first_message_if_it_does_not_fit() -> None:
     assert [g.entries[0].message.id for g in without.kept] == ["g", "cc"]
 
 
-def test_masking_starts_at_twice_keep_recent() -> None:
-    """Whole messages are masked, down to `keep_recent`; never the newest group."""
+def test_masking_starts_at_twice_the_number_to_keep() -> None:
+    """Whole messages are masked, down to the number to keep, but never the newest group."""
     policy = MaskToolResults(keep_recent=2)
     assert policy.prune(groups(TALK), HistoryBudget(limit=None)).masked == ()
     made = history(UserMessage("goal", id="g"), *exchange("a", 2), *exchange("b", 3), goal="g")
@@ -74,8 +74,8 @@ def test_masked_results_do_not_count() -> None:
     assert MaskToolResults(keep_recent=1).prune(groups(made), HistoryBudget(limit=None)).masked == ()
 
 
-def test_last_resort_groups_are_evicted_only_above_the_limit() -> None:
-    """The user message of the newest turn is evicted last."""
+def test_preferred_messages_leave_only_for_the_limit() -> None:
+    """The opener of the newest turn leaves last."""
     made = groups(
         history(UserMessage("goal", id="g"), *exchange("a"), UserMessage("u", id="u"), *exchange("b"), goal="g")
     )
@@ -86,7 +86,7 @@ def test_last_resort_groups_are_evicted_only_above_the_limit() -> None:
 
 
 def test_view_policy_leaves_the_history_to_rolling() -> None:
-    """Some policy always bounds the shared history."""
+    """The shared history always has a policy that bounds it."""
     assert split_stages(Rolling(limit=9)) == (Rolling(limit=9), ())
     assert split_stages(Truncate()) == (Rolling(), (Truncate(),))
     assert create_policy("mask_tool_results") == MaskToolResults()
@@ -105,15 +105,15 @@ def ids(made: History, view: View) -> list[str]:
     return [message.id for message in RequestView.of(made, view).messages]
 
 
-def test_hiding_nothing_keeps_the_view() -> None:
-    """A view without a change is the same object."""
+def test_view_without_changes_keeps_its_prefix() -> None:
+    """The view is the same value."""
     view = View()
     assert hide_positions(view, TALK.entries, ()) is view
     assert visible_entries(TALK, view) is TALK.entries
 
 
-def test_messages_kept_before_the_cut_stay_visible() -> None:
-    """These are the user message of the turn, and the goal of a run that has ended."""
+def test_messages_kept_before_a_cut_stay_until_the_next() -> None:
+    """The opener of the turn, and the goal of a finished run."""
     view = hide_positions(View(), TALK.entries, {1, 2, 4, 5})
     assert ids(TALK, view) == ["u1", "g", "cc", "rc"]
     later = History(entries=TALK.entries, size=TALK.size, goal="another")
@@ -130,18 +130,18 @@ def test_messages_kept_before_the_cut_stay_visible() -> None:
         (lambda messages: messages[:1], ["u1", "g", "cc", "rc"]),
     ],
 )
-def test_handoff_filter_selects_earlier_messages(what: Any, expected: list[str]) -> None:
-    """The goal and the handoff's group are always visible."""
+def test_messages_that_cross_are_fixed_at_the_handoff(what: Any, expected: list[str]) -> None:
+    """The goal and the group of the handoff always cross."""
     assert ids(TALK, apply_handoff(View(), TALK, 6, what)) == expected
 
 
-def test_handoff_at_the_start_hides_nothing() -> None:
-    """Without earlier messages there is no last group."""
+def test_handoff_without_earlier_messages() -> None:
+    """No group crosses."""
     assert ids(TALK, apply_handoff(View(), TALK, 0, "last")) == ids(TALK, View())
 
 
-def test_second_handoff_is_the_rule_that_moved_the_view() -> None:
-    """The prefix of the agent's next request differs from its last one."""
+def test_second_handoff_is_named_as_the_reason() -> None:
+    """The agent sees another prefix, and the manifest names the handoff."""
     before = View(last_request=(0,), handoff_position=3, handoff_visible=(0,))
     assert apply_handoff(before, TALK, 6, "full") == View(last_request=(0,), moved_by="handoff")
     assert apply_handoff(before, TALK, 6, "none").moved_by == "handoff"

@@ -40,8 +40,8 @@ def test_repaired_conversation_is_valid(messages: list[Message], profile: Profil
 @given(broken_conversations())
 def test_repaired_input_is_valid_on_every_profile(messages: list[Message]) -> None:
     """The strictest profile includes the rules of the others."""
-    mended = repair(messages).messages
-    assert all(validate(mended, profile) == [] for profile in PROFILES.values())
+    repaired = repair(messages).messages
+    assert all(validate(repaired, profile) == [] for profile in PROFILES.values())
 
 
 @given(broken_conversations(), profiles)
@@ -86,18 +86,18 @@ def test_repair_never_enlarges_a_view(messages: list[Message], profile: Profile)
 @given(broken_conversations())
 def test_repair_of_the_input_keeps_all_text(messages: list[Message]) -> None:
     """Every text that is not blank stays, in order."""
-    said = [m.text for m in messages if not isinstance(m, ToolMessage) and m.text.strip()]
+    texts = [m.text for m in messages if not isinstance(m, ToolMessage) and m.text.strip()]
     kept = [m.text for m in repair(messages).messages if not isinstance(m, ToolMessage) and m.text.strip()]
-    assert [text for text in kept if text not in (MISSING_OPENING, CONTINUE)] == said
+    assert [text for text in kept if text not in (MISSING_OPENING, CONTINUE)] == texts
 
 
 @given(conversations())
 def test_valid_conversation_is_returned_unchanged(messages: list[Message]) -> None:
     """The messages are the same objects."""
     asked = [*messages, UserMessage("and now?", id="now")]
-    mended = repair(asked)
-    assert mended.changes == ()
-    assert all(ours is given for ours, given in zip(mended.messages, asked, strict=True))
+    repaired = repair(asked)
+    assert repaired.changes == ()
+    assert all(ours is given for ours, given in zip(repaired.messages, asked, strict=True))
 
 
 CALL = AssistantMessage(calls=(ToolCall(id="a", name="look"), ToolCall(id="b", name="look")), id="m2")
@@ -110,19 +110,19 @@ def result(id: str, text: str = "found") -> ToolResult:
 
 def test_missing_results_are_added_to_the_input() -> None:
     """A crash between call and result can be repaired: the added result says that there is none."""
-    mended = repair([USER, CALL, ToolMessage((result("b"),), id="m3"), UserMessage("go on", id="m4")])
-    answered = mended.messages[2]
+    repaired = repair([USER, CALL, ToolMessage((result("b"),), id="m3"), UserMessage("go on", id="m4")])
+    answered = repaired.messages[2]
     assert isinstance(answered, ToolMessage)
     assert [r.call_id for r in answered.results] == ["a", "b"]
     assert answered.results[0].text == MISSING_RESULT
     assert answered.results[0].outcome == "error"
-    assert mended.changes == ("added a result for the call 'a', which had none",)
+    assert repaired.changes == ("added a result for the call 'a', which had none",)
 
 
 def test_calls_without_results_are_removed_from_a_view() -> None:
     """Nothing may be added to a view; the other calls stay."""
-    mended = repair([USER, CALL, ToolMessage((result("b"),), id="m3")], where="view")
-    asked = mended.messages[1]
+    repaired = repair([USER, CALL, ToolMessage((result("b"),), id="m3")], where="view")
+    asked = repaired.messages[1]
     assert isinstance(asked, AssistantMessage)
     assert [call.id for call in asked.calls] == ["b"]
 
@@ -138,9 +138,9 @@ def test_reply_without_its_calls_keeps_its_text_in_a_view() -> None:
 def test_late_results_are_moved_to_their_call() -> None:
     """Results follow their call, in call order."""
     late = [USER, CALL, UserMessage("still there?", id="m3"), ToolMessage((result("b"), result("a")), id="m4")]
-    mended = repair(late)
-    assert [message.id for message in mended.messages] == ["m1", "m2", "m4", "m3"]
-    assert rules(mended.messages) == []
+    repaired = repair(late)
+    assert [message.id for message in repaired.messages] == ["m1", "m2", "m4", "m3"]
+    assert rules(repaired.messages) == []
 
 
 def test_reused_call_id_is_renamed_with_its_result() -> None:
@@ -149,12 +149,12 @@ def test_reused_call_id_is_renamed_with_its_result() -> None:
     first = AssistantMessage(calls=(ToolCall(id="a", name="look"),), id="m2")
     second = replace(first, id="m4", provider_data=data)
     messages = [USER, first, ToolMessage((result("a", "1"),), id="m3"), second, ToolMessage((result("a", "2"),))]
-    mended = repair(messages)
-    again = mended.messages[3]
+    repaired = repair(messages)
+    again = repaired.messages[3]
     assert isinstance(again, AssistantMessage)
     assert again.calls[0].id != "a"
     assert again.provider_data is None
-    answered = mended.messages[4]
+    answered = repaired.messages[4]
     assert isinstance(answered, ToolMessage)
     assert answered.results[0] == replace(result("a", "2"), call_id=again.calls[0].id)
 
@@ -162,8 +162,8 @@ def test_reused_call_id_is_renamed_with_its_result() -> None:
 def test_new_call_id_avoids_ids_in_use() -> None:
     """A generated id differs from all others."""
     calls = tuple(ToolCall(id=id, name="look") for id in ("call_2", "x" * 41))
-    mended = repair([USER, AssistantMessage(calls=calls, id="m2"), ToolMessage((result("call_2"), result("x" * 41)))])
-    asked = mended.messages[1]
+    repaired = repair([USER, AssistantMessage(calls=calls, id="m2"), ToolMessage((result("call_2"), result("x" * 41)))])
+    asked = repaired.messages[1]
     assert isinstance(asked, AssistantMessage)
     assert len({call.id for call in asked.calls}) == 2
 
@@ -172,15 +172,15 @@ def test_empty_history_becomes_an_opening_message() -> None:
     """An empty history becomes the shortest valid one on every profile."""
     for profile in PROFILES.values():
         for nothing in ([], [ToolMessage((result("a"),), id="m1")], [UserMessage("  ", id="m1")]):
-            mended = repair(nothing, profile)
-            assert [m.text for m in mended.messages if isinstance(m, UserMessage)] == [MISSING_OPENING]
-            assert mended.changes
+            repaired = repair(nothing, profile)
+            assert [m.text for m in repaired.messages if isinstance(m, UserMessage)] == [MISSING_OPENING]
+            assert repaired.changes
 
 
 def test_system_messages_stay_before_the_opening() -> None:
     """A missing opening is inserted after the leading system messages."""
-    mended = repair([SystemMessage("rule", id="s"), AssistantMessage("hello", id="a")])
-    assert [m.role for m in mended.messages] == ["system", "user", "assistant", "user"]
+    repaired = repair([SystemMessage("rule", id="s"), AssistantMessage("hello", id="a")])
+    assert [m.role for m in repaired.messages] == ["system", "user", "assistant", "user"]
 
 
 def test_leading_replies_are_removed_from_a_view() -> None:

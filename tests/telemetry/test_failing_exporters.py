@@ -89,7 +89,7 @@ class _Refusing:
     def create_counter(self, name: str, **facts: object) -> "_Refusing":
         return self
 
-    create_histogram = create_up_down_counter = create_observable_gauge = create_counter
+    create_histogram = create_up_down_counter = create_observable_counter = create_counter
 
     def add(self, value: float, attributes: object, context: object) -> None:
         raise RuntimeError("no measurement today")

@@ -96,7 +96,7 @@ class _Counting:
     def create_counter(self, name: str, **facts: object) -> "_Counting":
         return self
 
-    create_histogram = create_up_down_counter = create_observable_gauge = create_counter
+    create_histogram = create_up_down_counter = create_observable_counter = create_counter
 
     def add(self, value: float, attributes: object, context: object) -> None:
         self.told += 1

@@ -221,7 +221,7 @@ async def test_several_exporters_may_be_named(receiver: Receiver) -> None:
         (
             {"OTEL_EXPORTER_OTLP_ENDPOINT": "localhost:4318"},
             (
-                "the OTEL_* variables ask for exporting, which is not possible: OTEL_EXPORTER_OTLP_ENDPOINT must be a "
+                "Can't export as the OTEL_* variables ask: OTEL_EXPORTER_OTLP_ENDPOINT must be a "
                 "URL such as http://127.0.0.1:4318, not 'localhost:4318'"
             ),
         ),
