@@ -12,6 +12,7 @@ from crew.providers.anthropic_turns import CACHE_KEY, Turn, render_turns, thinki
 from crew.providers.wire import (
     ModelId,
     anthropic_schema,
+    cached_bytes,
     check_model_settings,
     json_member,
     json_members,
@@ -170,7 +171,7 @@ def _render_tools_and_system(request: ModelRequest, leading: int, turns: list[Tu
     """Render tools and system prompt, with one breakpoint after the last of them."""
     texts = [request.instructions, *(m.text for m in request.messages[:leading] if isinstance(m, SystemMessage))]
     system = [to_json_bytes({"type": "text", "text": text}) for text in texts if text.strip()]
-    tools = [_render_tool(spec) for spec in request.tools]
+    tools = [cached_bytes(spec, CACHE_KEY, _tool_json) for spec in request.tools]
     parts: list[bytes] = []
 
     if request.output is not None and anthropic_schema(request.output.schema) is None:
@@ -195,14 +196,9 @@ def _render_tools_and_system(request: ModelRequest, leading: int, turns: list[Tu
     return parts
 
 
-def _render_tool(spec: ToolSpec) -> bytes:
-    cache = spec.cache()
-
-    if CACHE_KEY not in cache:
-        schema = {"type": "object", **spec.parameters}
-        cache[CACHE_KEY] = to_json_bytes({"name": spec.name, "description": spec.description, "input_schema": schema})
-
-    return bytes(cache[CACHE_KEY])
+def _tool_json(spec: ToolSpec) -> bytes:
+    schema = {"type": "object", **spec.parameters}
+    return to_json_bytes({"name": spec.name, "description": spec.description, "input_schema": schema})
 
 
 def _tool_choice(settings: ModelSettings) -> bytes:

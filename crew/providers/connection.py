@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from crew.errors import AuthenticationFailed, CrewError, MalformedReply, ProviderError, Unavailable
+from crew.errors import AuthenticationFailed, CrewError, MalformedReply, ProviderError, Unavailable, describe
 from crew.providers.error_mapping import ServiceError, provider_error, retry_after
 from crew.providers.sdk_clients import SDKClient
 from crew.providers.wire import JSONObject, ModelId, parse_json
@@ -120,10 +121,10 @@ class Connection:
         if isinstance(error, sdk.module.APIStatusError):
             return self._status_error(sdk, error)
 
-        text = sdk.hide_key(str(error))
-
         if isinstance(error, (sdk.module.APIConnectionError, *sdk.connection_errors)):
-            return self._unavailable(_connection_problem(sdk, error, text))
+            return Unavailable(_connection_problem(sdk, error), provider=self._provider, model=self._model)
+
+        text = sdk.hide_key(str(error))
 
         if isinstance(error, sdk.module.APIError):
             return self._service_error(sdk, ServiceError.parse(200, error.body, text))
@@ -156,26 +157,26 @@ class Connection:
             retry_after=retry_after,
         )
 
-    def _unavailable(self, text: str) -> Unavailable:
-        return Unavailable(text, provider=self._provider, model=self._model)
-
     def _malformed(self, found: str) -> MalformedReply:
         text = f"{self._provider} ({self._model}) returned {found}."
         return MalformedReply(text, provider=self._provider, model=self._model)
 
 
-def _connection_problem(sdk: SDKClient, error: Exception, text: str) -> str:
-    """Describe a failed connection by the operating system's error, which the SDK's error text leaves out."""
+def _connection_problem(sdk: SDKClient, error: Exception) -> str:
+    """Describe a failed connection by the operating system's error, which the SDK's message leaves out."""
     causes = list(_causes(error))
-    reason = next((_os_error_text(cause) for cause in causes if isinstance(cause, OSError) and cause.errno), "")
+    failure = next((cause for cause in causes if isinstance(cause, OSError) and cause.errno), None)
 
-    if any(isinstance(cause, sdk.connector_error) for cause in causes):
-        return f"Can't connect to {sdk.base_url}: {reason or 'no connection'}. Is the server running?"
+    if failure is not None and any(isinstance(cause, sdk.connector_error) for cause in causes):
+        is_unknown_host = any(isinstance(cause, socket.gaierror) for cause in causes)
+        advice = "Check the host name." if is_unknown_host else "Is the server running?"
+        return f"Can't connect to {sdk.server}: {_os_error_text(failure)}. {advice}"
 
     if isinstance(error, sdk.module.APITimeoutError):
-        return f"No response from {sdk.base_url}: {reason or 'timed out or connection lost'}."
+        return f"No response from {sdk.server}: timed out, or the connection was lost."
 
-    return f"Lost the connection to {sdk.base_url}: {reason or text.rstrip('.') or type(error).__name__}."
+    reason = _os_error_text(failure) if failure is not None else describe(causes[-1])
+    return f"The request to {sdk.server} failed: {sdk.hide_key(reason).rstrip('.')}."
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

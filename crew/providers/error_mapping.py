@@ -128,7 +128,7 @@ def _stated_window(message: str) -> int | None:
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds that the service asks to wait, given as milliseconds, seconds or a date; None if unreadable."""
+    """Return the seconds that the service asks to wait, sent as a number or a date; None if there are none."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name)
 

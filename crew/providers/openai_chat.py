@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from crew.errors import ContentRefused, MalformedReply, RequestRejected
+from crew.errors import MalformedReply, RequestRejected
 from crew.interfaces import Delta, FinishReason, ModelReply, ModelRequest, OnDelta, OutputSpec, ToolSpec
 from crew.message_rules.profiles import Profile
 from crew.messages import (
@@ -16,27 +16,28 @@ from crew.messages import (
     SystemMessage,
     ToolCall,
     ToolMessage,
-    Usage,
     UserMessage,
 )
 from crew.providers.sdk_clients import openai_client
 from crew.providers.sdk_provider import SDKProvider
 from crew.providers.wire import (
+    CLASSIC_OPENAI_MODEL,
     JSONObject,
     ModelId,
     arguments_text,
+    cached_bytes,
     check_model_settings,
+    content_filtered,
     image_url,
     json_member,
     json_members,
     openai_schema,
-    priced_usage,
+    openai_usage,
     result_text,
     summary_text,
     to_json_bytes,
 )
 
-_CLASSIC_MODEL = re.compile(r"(ft:)?(gpt-3\.5|gpt-4|chatgpt-4)")
 _CURRENT_MODEL = re.compile(r"(ft:)?(gpt-|o\d|codex|chatgpt)")
 _CACHE_KEY = "chat"
 _FINISH: dict[str, FinishReason] = {
@@ -60,7 +61,7 @@ class OpenAIChat(SDKProvider):
 
     @staticmethod
     def _default_profile(model: str) -> str:
-        if _CLASSIC_MODEL.match(model):
+        if CLASSIC_OPENAI_MODEL.match(model):
             return "openai-chat-classic"
 
         return "openai-chat" if _CURRENT_MODEL.match(model) else "compatible"
@@ -93,15 +94,16 @@ def render_request(request: ModelRequest, model: str, profile: Profile, *, strea
         parts.append(json_member("prompt_cache_key", request.conversation_id[:64]))
 
     if request.output is not None:
-        parts.append(_response_format(request.output))
+        parts.append(cached_bytes(request.output, _CACHE_KEY, _response_format))
 
     if request.tools:
-        parts += [b',"tools":[', b",".join([_render_tool(spec) for spec in request.tools]), b"]"]
+        tools = [cached_bytes(spec, _CACHE_KEY, _tool_json) for spec in request.tools]
+        parts += [b',"tools":[', b",".join(tools), b"]"]
 
     rendered = (
         _merged_messages(request)
         if profile.merges_same_role
-        else [_render_message(message) for message in request.messages]
+        else [cached_bytes(message, _CACHE_KEY, _message_json) for message in request.messages]
     )
 
     if request.instructions and not profile.merges_same_role:
@@ -131,34 +133,18 @@ def _settings(request: ModelRequest, profile: Profile) -> list[bytes]:
 
 
 def _response_format(output: OutputSpec) -> bytes:
-    cache = output.cache()
-
-    if _CACHE_KEY not in cache:
-        schema, is_strict = openai_schema(output.schema)
-        named = {"name": output.name[:64], "schema": schema, "strict": is_strict}
-        cache[_CACHE_KEY] = json_member("response_format", {"type": "json_schema", "json_schema": named})
-
-    return bytes(cache[_CACHE_KEY])
+    schema, is_strict = openai_schema(output.schema)
+    named = {"name": output.name[:64], "schema": schema, "strict": is_strict}
+    return json_member("response_format", {"type": "json_schema", "json_schema": named})
 
 
-def _render_tool(spec: ToolSpec) -> bytes:
-    cache = spec.cache()
-
-    if _CACHE_KEY not in cache:
-        function = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
-        cache[_CACHE_KEY] = to_json_bytes({"type": "function", "function": function})
-
-    return bytes(cache[_CACHE_KEY])
+def _tool_json(spec: ToolSpec) -> bytes:
+    function = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
+    return to_json_bytes({"type": "function", "function": function})
 
 
-def _render_message(message: Message) -> bytes:
-    cache = message.cache()
-    rendered: bytes | None = cache.get(_CACHE_KEY)
-
-    if rendered is None:
-        rendered = cache[_CACHE_KEY] = b",".join([to_json_bytes(turn) for turn in _turns(message)])
-
-    return rendered
+def _message_json(message: Message) -> bytes:
+    return b",".join([to_json_bytes(turn) for turn in _turns(message)])
 
 
 def _turns(message: Message) -> list[dict[str, object]]:
@@ -199,7 +185,7 @@ def _content(text: str, images: Sequence[Image]) -> str | list[object]:
 
 
 def _merged_messages(request: ModelRequest) -> list[bytes]:
-    """Render for chat templates that require alternating roles: merge neighbours, hoist system messages to the front."""
+    """Render for chat templates that require alternating roles: merge neighbours, put all system text first."""
     leading = next(
         (i for i, m in enumerate(request.messages) if not isinstance(m, SystemMessage)), len(request.messages)
     )
@@ -270,35 +256,18 @@ def _no_choice(model_id: ModelId) -> MalformedReply:
 def _build_reply(
     answer: JSONObject, model_id: ModelId, *, text: str, refusal: str, calls: tuple[ToolCall, ...], finish: str
 ) -> ModelReply:
-    provider, model = model_id
     reason = "refusal" if refusal else _FINISH.get(finish, "calls" if calls else "stop")
 
     if reason == "filter" and not text and not calls:
-        raise ContentRefused(
-            f"The content filter of {provider} stopped the reply of {model!r}.", provider=provider, model=model
-        )
+        raise content_filtered(model_id)
 
     return ModelReply(
         text=text or refusal,
         calls=calls,
-        usage=decode_usage(answer.get("usage") or {}, model_id),
+        usage=openai_usage(answer.get("usage") or {}, model_id, input="prompt_tokens", output="completion_tokens"),
         finish_reason=reason,
-        model=answer.get("model") or model,
+        model=answer.get("model") or model_id.model,
         response_id=answer.get("id") or "",
-    )
-
-
-def decode_usage(usage: JSONObject, model_id: ModelId) -> Usage:
-    """Decode Chat Completions' usage, whose prompt tokens include the cached ones."""
-    prompt = usage.get("prompt_tokens_details") or {}
-    completion = usage.get("completion_tokens_details") or {}
-    return priced_usage(
-        model_id,
-        input=usage.get("prompt_tokens") or 0,
-        output=usage.get("completion_tokens") or 0,
-        read=prompt.get("cached_tokens") or 0,
-        write=prompt.get("cache_write_tokens") or 0,
-        reasoning=completion.get("reasoning_tokens") or 0,
     )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from crew.errors import ContentRefused, ProviderError, RequestRejected
+from crew.errors import ProviderError, RequestRejected
 from crew.interfaces import Delta, FinishReason, ModelReply, ModelRequest, OnDelta, OutputSpec, ToolSpec
 from crew.message_rules.profiles import Profile
 from crew.messages import (
@@ -17,29 +17,30 @@ from crew.messages import (
     SystemMessage,
     ToolCall,
     ToolMessage,
-    Usage,
     UserMessage,
 )
 from crew.providers.error_mapping import ServiceError, provider_error
 from crew.providers.sdk_clients import openai_client
 from crew.providers.sdk_provider import SDKProvider
 from crew.providers.wire import (
+    CLASSIC_OPENAI_MODEL,
     JSONObject,
     ModelId,
     arguments_text,
+    cached_bytes,
     check_model_settings,
+    content_filtered,
     drop_stale_reasoning,
     image_url,
     json_member,
     json_members,
     openai_schema,
-    priced_usage,
+    openai_usage,
     result_text,
     summary_text,
     to_json_bytes,
 )
 
-_CLASSIC_MODEL = re.compile(r"(ft:)?(gpt-3\.5|gpt-4|chatgpt-4)")
 _BAD_REASONING = re.compile(r"encrypted content|Item with id 'rs_|of type 'reasoning'|required 'reasoning' item")
 _STALE_REASONING = "responses-stale"
 _CACHE_KEY = "responses"
@@ -67,7 +68,7 @@ class OpenAIResponses(SDKProvider):
 
     @staticmethod
     def _default_profile(model: str) -> str:
-        return "openai-responses-classic" if _CLASSIC_MODEL.match(model) else "openai-responses"
+        return "openai-responses-classic" if CLASSIC_OPENAI_MODEL.match(model) else "openai-responses"
 
     def _render(self, request: ModelRequest, *, stream: bool) -> bytes:
         return render_request(request, self._model_id, self._rules, stream=stream)
@@ -98,10 +99,11 @@ def render_request(request: ModelRequest, model_id: ModelId, profile: Profile, *
         parts.append(json_member("prompt_cache_key", request.conversation_id[:64]))
 
     if request.output is not None:
-        parts.append(_text_format(request.output))
+        parts.append(cached_bytes(request.output, _CACHE_KEY, _text_format))
 
     if request.tools:
-        parts += [b',"tools":[', b",".join([_render_tool(spec) for spec in request.tools]), b"]"]
+        tools = [cached_bytes(spec, _CACHE_KEY, _tool_json) for spec in request.tools]
+        parts += [b',"tools":[', b",".join(tools), b"]"]
 
     if request.instructions:
         parts.append(json_member("instructions", request.instructions))
@@ -129,25 +131,15 @@ def _settings(request: ModelRequest, profile: Profile) -> list[bytes]:
 
 
 def _text_format(output: OutputSpec) -> bytes:
-    cache = output.cache()
-
-    if _CACHE_KEY not in cache:
-        schema, is_strict = openai_schema(output.schema)
-        form = {"type": "json_schema", "name": output.name[:64], "schema": schema, "strict": is_strict}
-        cache[_CACHE_KEY] = json_member("text", {"format": form})
-
-    return bytes(cache[_CACHE_KEY])
+    schema, is_strict = openai_schema(output.schema)
+    named = {"type": "json_schema", "name": output.name[:64], "schema": schema, "strict": is_strict}
+    return json_member("text", {"format": named})
 
 
-def _render_tool(spec: ToolSpec) -> bytes:
-    cache = spec.cache()
-
-    if _CACHE_KEY not in cache:
-        tool = {"type": "function", "name": spec.name, "description": spec.description}
-        # Responses defaults to strict, and strict mode rejects most tool schemas.
-        cache[_CACHE_KEY] = to_json_bytes(tool | {"parameters": dict(spec.parameters), "strict": False})
-
-    return bytes(cache[_CACHE_KEY])
+def _tool_json(spec: ToolSpec) -> bytes:
+    tool = {"type": "function", "name": spec.name, "description": spec.description}
+    # Responses defaults to strict, and strict mode rejects most tool schemas.
+    return to_json_bytes(tool | {"parameters": dict(spec.parameters), "strict": False})
 
 
 def _render_items(message: Message, model_id: ModelId) -> bytes:
@@ -253,15 +245,12 @@ def decode_reply(answer: JSONObject, model_id: ModelId) -> ModelReply:
     reason = _finish_reason(answer, parts, calls)
 
     if reason == "filter" and not text and not calls:
-        provider, model = model_id
-        raise ContentRefused(
-            f"The content filter of {provider} stopped the reply of {model!r}.", provider=provider, model=model
-        )
+        raise content_filtered(model_id)
 
     return ModelReply(
         text=text,
         calls=calls,
-        usage=decode_usage(answer.get("usage") or {}, model_id),
+        usage=openai_usage(answer.get("usage") or {}, model_id, input="input_tokens", output="output_tokens"),
         finish_reason=reason,
         provider_data=_reasoning_data(output, model_id),
         model=answer.get("model") or model_id.model,
@@ -313,20 +302,6 @@ def _reasoning_data(output: Sequence[JSONObject], model_id: ModelId) -> Provider
                 pass  # items of built-in tools, which requests never enable
 
     return ProviderData(provider=model_id.provider, model=model_id.model, items=tuple(items))
-
-
-def decode_usage(usage: JSONObject, model_id: ModelId) -> Usage:
-    """Decode Responses' usage, whose input tokens include the cached ones."""
-    input_details = usage.get("input_tokens_details") or {}
-    output_details = usage.get("output_tokens_details") or {}
-    return priced_usage(
-        model_id,
-        input=usage.get("input_tokens") or 0,
-        output=usage.get("output_tokens") or 0,
-        read=input_details.get("cached_tokens") or 0,
-        write=input_details.get("cache_write_tokens") or 0,
-        reasoning=output_details.get("reasoning_tokens") or 0,
-    )
 
 
 class ResponsesStreamDecoder:

@@ -29,13 +29,15 @@ class SDKClient:
     protocol_errors: tuple[type[Exception], ...]
     api_key: str = field(repr=False)
 
-    @property
-    def base_url(self) -> str:
-        return str(self.client.base_url).rstrip("/")
-
     def url(self, endpoint: str) -> str:
         """Return the absolute URL: the SDK would parse a relative one twice."""
-        return f"{self.base_url}{endpoint}"
+        return f"{str(self.client.base_url).rstrip('/')}{endpoint}"
+
+    @property
+    def server(self) -> str:
+        """The base URL for error messages: without user name, password and query."""
+        url = self.client.base_url
+        return (f"{url.scheme}://{url.netloc.decode()}{url.path}" if url.scheme else str(url.path)).rstrip("/")
 
     def hide_key(self, text: str) -> str:
         """Return the text without the API key."""

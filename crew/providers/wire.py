@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from crew.errors import DefinitionError
+from crew.errors import ContentRefused, DefinitionError
 from crew.interfaces import ModelRequest, ModelSettings
 from crew.message_rules.profiles import Profile
-from crew.messages import SUMMARY_HEADING, AssistantMessage, Image, SummaryMessage, ToolCall, Usage, replace_surrogates
+from crew.messages import (
+    SUMMARY_HEADING,
+    AssistantMessage,
+    HasCache,
+    Image,
+    SummaryMessage,
+    ToolCall,
+    Usage,
+    replace_surrogates,
+)
 from crew.models import usage_cost
 
+C = TypeVar("C", bound=HasCache)
 JSONObject = Mapping[str, Any]
-"""JSON from a service. Decoders read it unchecked; `Connection` turns their KeyError or TypeError into MalformedReply."""
+"""JSON from a service. Decoders read it unchecked: `Connection` turns a KeyError or TypeError into MalformedReply."""
 
+CLASSIC_OPENAI_MODEL = re.compile(r"(ft:)?(gpt-3\.5|gpt-4|chatgpt-4)")
 EMPTY_RESULT = "(no output)"
 INVALID_JSON_KEY = "invalid_json"
 
@@ -60,6 +72,17 @@ def json_member(name: str, value: object) -> bytes:
 def json_members(members: Mapping[str, object]) -> list[bytes]:
     """Encode the members that are not None, each with a leading comma."""
     return [json_member(name, value) for name, value in members.items() if value is not None]
+
+
+def cached_bytes(value: C, key: str, render: Callable[[C], bytes]) -> bytes:
+    """Render a message, tool or output type once, and keep the bytes with it."""
+    cache = value.cache()
+    rendered: bytes | None = cache.get(key)
+
+    if rendered is None:
+        rendered = cache[key] = render(value)
+
+    return rendered
 
 
 def parse_json(data: bytes | str) -> Any:
@@ -135,6 +158,28 @@ def priced_usage(
     )
     # Without token counts the cost is unknown, not zero.
     return replace(usage, cost=usage_cost(*model_id, usage) if input or output else None)
+
+
+def openai_usage(usage: JSONObject, model_id: ModelId, *, input: str, output: str) -> Usage:
+    """Decode OpenAI's usage, whose input includes the cached tokens; `input` and `output` are the API's field names."""
+    input_details = usage.get(f"{input}_details") or {}
+    output_details = usage.get(f"{output}_details") or {}
+    return priced_usage(
+        model_id,
+        input=usage.get(input) or 0,
+        output=usage.get(output) or 0,
+        read=input_details.get("cached_tokens") or 0,
+        write=input_details.get("cache_write_tokens") or 0,
+        reasoning=output_details.get("reasoning_tokens") or 0,
+    )
+
+
+def content_filtered(model_id: ModelId) -> ContentRefused:
+    """Return the error for a reply that the service's content filter removed."""
+    provider, model = model_id
+    return ContentRefused(
+        f"The content filter of {provider} stopped the reply of {model!r}.", provider=provider, model=model
+    )
 
 
 _SETTING_ADVICE = {

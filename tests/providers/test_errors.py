@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from crew import Agent, CrewExecutor, RunError
-from crew.errors import AuthenticationFailed, ContextTooLong, Overloaded, RateLimited, RequestRejected
+from crew.errors import AuthenticationFailed, ContextTooLong, Overloaded, RateLimited, RequestRejected, Unavailable
 from crew.interfaces import ModelRequest
 from crew.messages import UserMessage
+from crew.providers import Retrying, RetryPolicy
 from crew.providers.error_mapping import ServiceError, provider_error, retry_after
 from crew.store import MemoryStore
 from crew.store.codec import encode_state
-from tests.support.remote_providers import KEY, PROTOCOLS, provider, watched, worker
+from tests.support.remote_providers import KEY, PROTOCOLS, no_sleep, provider, watched, worker
 from tests.wire import Fault, Model, Protocol, WireServer, date_in, tool_loop
 
 HELLO = ModelRequest(messages=(UserMessage("Hello"),))
@@ -129,6 +130,22 @@ async def test_key_and_address_come_from_the_variables_of_the_sdks(
         result = await CrewExecutor(Agent("a", instructions="Hi.", model=f"{kind}:{name}")).execute("Hello")
 
     assert result.output == "Hello"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_refused_connection_names_the_server_and_the_attempts(protocol: Protocol) -> None:
+    """The message holds the URL, the operating system's reason, and what to check."""
+    async with WireServer() as server:
+        url = f"http://127.0.0.1:{server.port}/v1"
+
+    asked = Retrying(provider(server, protocol, base_url=url), policy=RetryPolicy(attempts=2), sleep=no_sleep)
+
+    with pytest.raises(Unavailable) as caught:
+        await asked.complete(HELLO)
+
+    await asked.aclose()
+    expected = f"Can't connect to {url}: connection refused. Is the server running? (2 attempts in "
+    assert str(caught.value).startswith(expected)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

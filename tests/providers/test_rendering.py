@@ -13,8 +13,9 @@ from crew.providers.anthropic import decode_reply as anthropic_reply
 from crew.providers.anthropic_render import render_request as anthropic_wire
 from crew.providers.openai_chat import render_request as chat_wire
 from crew.providers.openai_responses import render_request as responses_wire
+from crew.providers.wire import ModelId
 
-ME = ("anthropic", "claude")
+ME = ModelId("anthropic", "claude")
 TALK = (
     UserMessage("Hi \ud800 there"),
     AssistantMessage("I look.", calls=(ToolCall(id="c1", name="look", arguments='{"n": 1}'),)),
@@ -71,8 +72,8 @@ def use(id: str) -> dict[str, Any]:
     return {"type": "tool_use", "id": id, "name": "look", "input": {}}
 
 
-def blocks_of(message: AssistantMessage, writer: tuple[str, str] = ME) -> list[dict[str, Any]]:
-    wire = json.loads(anthropic_wire(ModelRequest(messages=(UserMessage("Go."), message)), writer, MESSAGES))
+def blocks_of(message: AssistantMessage, model_id: ModelId = ME) -> list[dict[str, Any]]:
+    wire = json.loads(anthropic_wire(ModelRequest(messages=(UserMessage("Go."), message)), model_id, MESSAGES))
     return [{k: v for k, v in block.items() if k != "cache_control"} for block in wire["messages"][1]["content"]]
 
 
@@ -82,7 +83,11 @@ def test_blocks_come_back_in_the_order_in_which_they_were_written() -> None:
     written = [THOUGHT, text, {**THOUGHT, "thinking": "Hm 2."}, more, use("a"), use("b")]
     message = reply(*written)
     assert blocks_of(message) == written
-    assert blocks_of(message, ("anthropic", "other")) == [{"type": "text", "text": "One. Two."}, use("a"), use("b")]
+    assert blocks_of(message, ModelId("anthropic", "other")) == [
+        {"type": "text", "text": "One. Two."},
+        use("a"),
+        use("b"),
+    ]
 
 
 def test_words_that_were_changed_at_birth_stay_changed() -> None:
@@ -125,7 +130,7 @@ def test_a_reply_of_responses_that_lost_a_call_goes_without_reasoning_and_ids() 
 
     def items(message: AssistantMessage) -> list[tuple[str, str | None]]:
         request = ModelRequest(messages=(UserMessage("Go."), message))
-        wire = json.loads(responses_wire(request, ("openai-responses", "m"), RESPONSES))
+        wire = json.loads(responses_wire(request, ModelId("openai-responses", "m"), RESPONSES))
         return [(item["type"], item.get("id")) for item in wire["input"][1:]]
 
     assert items(whole) == [("reasoning", "rs_1"), ("function_call", "fc_1"), ("function_call", "fc_2")]

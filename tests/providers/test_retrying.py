@@ -116,8 +116,8 @@ async def test_an_absurd_wait_is_refused_in_words() -> None:
         await retrying(failing, waiting).complete(question())
 
     assert not waiting.waits
-    assert "asks to wait 86400 s" in caught.value.__notes__[0]
-    assert "longest_retry_after" in caught.value.__notes__[0]
+    assert "asks to wait 86400 s" in str(caught.value)
+    assert "longest_retry_after" in str(caught.value)
 
 
 async def test_the_deadline_ends_it() -> None:
@@ -128,7 +128,7 @@ async def test_the_deadline_ends_it() -> None:
         await retrying(failing, waiting, attempts=10, deadline=4.0).complete(question())
 
     assert waiting.now <= 4.0
-    assert "deadline of 4 s" in caught.value.__notes__[0]
+    assert "deadline of 4 s" in str(caught.value)
 
 
 async def test_one_attempt_has_a_time_limit_of_its_own() -> None:
@@ -147,7 +147,7 @@ async def test_one_attempt_has_a_time_limit_of_its_own() -> None:
     retries = list[RetryAttempt]()
     wrapped = Retrying(hanging, policy=RetryPolicy(timeout=0.02, first_wait=0.001))
     assert (await wrapped.complete(question(retries))).text == "done"
-    assert "did not answer within 0.02 s" in retries[0].reason
+    assert "did not respond within 0.02 s" in retries[0].reason
 
 
 async def test_a_time_limit_of_the_caller_is_not_taken_for_one_of_the_attempt() -> None:
