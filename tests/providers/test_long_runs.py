@@ -27,13 +27,13 @@ async def step(n: int) -> str:
 
 async def try_steps(steps: int, protocol: Protocol, era: Era, *, streamed: bool, thinks: bool) -> None:
     """One run of so many steps; some of them call two tools at once."""
-    brain = tool_loop(steps, width=2 if thinks else 1, thinking="Let me see." if thinks else None)
+    responder = tool_loop(steps, width=2 if thinks else 1, thinking="Let me see." if thinks else None)
 
     # What the model may write is part of its window, and so is what it may think.
     settings = replace(thinking(protocol, era) if thinks else ModelSettings(), max_output_tokens=OUTPUT)
     room = WINDOW - OUTPUT - (settings.thinking_tokens or 0)
 
-    async with WireServer(brain, model=Model(era=era, window=WINDOW), keep=3) as server:
+    async with WireServer(responder, model=Model(era=era, window=WINDOW), keep=3) as server:
         made = worker(provider(server, protocol, era), settings, max_input_tokens=room)
         agent = replace(made, tools=[step])
         result = await run(CrewExecutor(agent, limits=Limits(rounds=steps + 2)), streamed=streamed)

@@ -8,12 +8,12 @@ import anthropic
 import openai
 import pytest
 
-from tests.wire.brains import always
+from tests.wire.billing import Prices
 from tests.wire.cache import Cache, Segment
 from tests.wire.conftest import PROTOCOLS
 from tests.wire.model import Json, Model, Protocol
-from tests.wire.money import Prices
-from tests.wire.sdk import Client, body, client, send
+from tests.wire.responders import always
+from tests.wire.sdk_calls import Client, body, client, send
 from tests.wire.server import WireServer
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 200

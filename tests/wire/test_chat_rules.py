@@ -6,7 +6,7 @@ import pytest
 
 from tests.wire.conftest import Accepts, Refuses
 from tests.wire.model import Json
-from tests.wire.sdk import SCHEMA, body, tool
+from tests.wire.sdk_calls import SCHEMA, body, tool
 
 USER: Json = {"role": "user", "content": "Go."}
 

@@ -8,11 +8,11 @@ import anthropic
 import openai
 import pytest
 
-from tests.wire.brains import by_agent, newest, scripted, tool_loop
 from tests.wire.conftest import PROTOCOLS
 from tests.wire.model import Era, Json, Model, Protocol
 from tests.wire.replies import Reply
-from tests.wire.sdk import body, client, continued, send, stream, tool
+from tests.wire.responders import by_agent, newest, scripted, tool_loop
+from tests.wire.sdk_calls import body, client, continued, send, stream, tool
 from tests.wire.server import WireServer
 
 USER: Json = {"role": "user", "content": "Go."}
@@ -79,8 +79,8 @@ def test_a_tool_loop_runs_to_its_end(protocol: Protocol, era: Era, how: str) -> 
 
 async def test_the_async_helpers_of_openai_understand_the_answers() -> None:
     """`create`, `stream` and `parse` of the SDK decode what the server sends."""
-    brain = scripted([Reply("Hi", calls=[("step", {"n": 1})])] * 2 + ["Hello there, this is a longer text."] * 2)
-    async with WireServer(brain) as server, openai.AsyncOpenAI(base_url=server.openai_url, api_key="k") as ai:
+    responder = scripted([Reply("Hi", calls=[("step", {"n": 1})])] * 2 + ["Hello there, this is a longer text."] * 2)
+    async with WireServer(responder) as server, openai.AsyncOpenAI(base_url=server.openai_url, api_key="k") as ai:
         asked: Any = {"model": "m", "messages": [USER], "tools": [tool("chat")]}
         whole = await ai.chat.completions.create(**asked)
         assert whole.choices[0].message.tool_calls
@@ -97,8 +97,8 @@ async def test_the_async_helpers_of_openai_understand_the_answers() -> None:
 
 async def test_the_async_helpers_of_anthropic_understand_the_answers() -> None:
     """`create`, `stream` and `count_tokens` of the SDK decode what the server sends."""
-    brain = scripted([Reply("Hi", calls=[("step", {"n": 1})], thinking="hm")] * 3)
-    async with WireServer(brain) as server, anthropic.AsyncAnthropic(base_url=server.url, api_key="k") as ai:
+    responder = scripted([Reply("Hi", calls=[("step", {"n": 1})], thinking="hm")] * 3)
+    async with WireServer(responder) as server, anthropic.AsyncAnthropic(base_url=server.url, api_key="k") as ai:
         asked: Any = body("messages", "Go.", thinking={"type": "enabled", "budget_tokens": 1024})
         whole = await ai.messages.create(**asked)
         async with ai.messages.stream(**asked) as events:
@@ -110,8 +110,8 @@ async def test_the_async_helpers_of_anthropic_understand_the_answers() -> None:
 
 
 async def test_conversations_run_side_by_side() -> None:
-    """Brains without memory serve many conversations at once, each with its own agent."""
-    brain = by_agent({"miner": tool_loop(3), "poet": lambda *_: "A rose."})
+    """Responders without memory serve many conversations at once, each with its own agent."""
+    responder = by_agent({"miner": tool_loop(3), "poet": lambda *_: "A rose."})
 
     async def mine(ai: openai.AsyncOpenAI) -> str:
         messages: list[Any] = [{"role": "system", "content": "You are the miner."}, USER]
@@ -123,7 +123,7 @@ async def test_conversations_run_side_by_side() -> None:
             messages.append(said.model_dump(exclude_none=True, exclude={"annotations"}))
             messages += [{"role": "tool", "tool_call_id": one.id, "content": "ok"} for one in said.tool_calls]
 
-    async with WireServer(brain) as server, openai.AsyncOpenAI(base_url=server.openai_url, api_key="k") as ai:
+    async with WireServer(responder) as server, openai.AsyncOpenAI(base_url=server.openai_url, api_key="k") as ai:
         async with asyncio.TaskGroup() as group:
             runs = [group.create_task(mine(ai)) for _ in range(10)]
         assert [run.result() for run in runs] == ["done"] * 10
@@ -131,7 +131,7 @@ async def test_conversations_run_side_by_side() -> None:
 
 
 def test_the_newest_exchange_reads_the_same_in_every_protocol() -> None:
-    """What a brain sees of the end of a conversation does not depend on the protocol."""
+    """What a responder sees of the end of a conversation does not depend on the protocol."""
     for protocol in PROTOCOLS:
         with WireServer(tool_loop(4, width=2)) as server, client(server, protocol) as made:
             messages = [USER]

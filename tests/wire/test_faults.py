@@ -9,12 +9,12 @@ import httpx2
 import openai
 import pytest
 
-from tests.wire.brains import always, tool_loop
 from tests.wire.conftest import PROTOCOLS
 from tests.wire.faults import BAD_JSON, Fault, Kind, chance, date_in, every_kind, first_of
 from tests.wire.faults import at as at_index
 from tests.wire.model import Json, Model, Protocol
-from tests.wire.sdk import body, client, send, stream
+from tests.wire.responders import always, tool_loop
+from tests.wire.sdk_calls import body, client, send, stream
 from tests.wire.server import WireServer
 
 HOW = {"plain": send, "streamed": stream}

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.wire.brains import always
 from tests.wire.conftest import PROTOCOLS
 from tests.wire.connection import Request
 from tests.wire.model import Json, Model, Protocol
-from tests.wire.sdk import body, client, continued, send, tool
+from tests.wire.responders import always
+from tests.wire.sdk_calls import body, client, continued, send, tool
 from tests.wire.server import WireServer
 
 ODD: Any = st.sampled_from([None, True, 7, 1.5, "", "x", [], ["x"], {}, {"type": "text"}, {"x": 1}, [{}], [None]])

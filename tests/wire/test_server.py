@@ -10,11 +10,11 @@ import anthropic
 import openai
 import pytest
 
-from tests.wire.brains import always, tool_loop
 from tests.wire.faults import Fault
 from tests.wire.model import Json, Model
 from tests.wire.process import wire_process
-from tests.wire.sdk import body, client, send
+from tests.wire.responders import always, tool_loop
+from tests.wire.sdk_calls import body, client, send
 from tests.wire.server import WireServer
 
 
@@ -80,7 +80,7 @@ def test_servers_with_one_secret_know_each_others_thinking() -> None:
         send(made, "messages", body("messages", talk, **thinking))
 
 
-def test_a_failing_brain_fails_the_test() -> None:
+def test_a_failing_responder_fails_the_test() -> None:
     """A script that is too short is an error of the test: 500 for the client, raised when the server stops."""
 
     def outrun() -> None:
@@ -89,7 +89,7 @@ def test_a_failing_brain_fails_the_test() -> None:
             with pytest.raises(openai.InternalServerError):
                 send(made, "chat", body("chat", "b"))
 
-    with pytest.raises(ExceptionGroup, match="brain failed"):
+    with pytest.raises(ExceptionGroup, match="responder failed"):
         outrun()
 
 
@@ -146,8 +146,8 @@ async def test_slow_is_slow() -> None:
 
 
 def test_a_process_of_its_own() -> None:
-    """Started with a brain from the command line, it tells its port and its figures."""
-    with wire_process("--brain", "tool_loop", "--steps", "1", "--text", "bye", "--era", "modern") as server:
+    """Started with a responder from the command line, it tells its port and its figures."""
+    with wire_process("--responder", "tool_loop", "--steps", "1", "--text", "bye", "--era", "modern") as server:
         with openai.OpenAI(base_url=server.openai_url, api_key="k") as ai:
             said = ai.chat.completions.create(model="m", messages=[{"role": "user", "content": "a"}])
         assert said.choices[0].message.tool_calls

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import anthropic
 import pytest
 
-from tests.wire.brains import tool_loop
 from tests.wire.model import Json, Model
 from tests.wire.replies import Reply
-from tests.wire.sdk import Client, body, client, continued, send
+from tests.wire.responders import tool_loop
+from tests.wire.sdk_calls import Client, body, client, continued, send
 from tests.wire.server import WireServer
 
 USER: Json = {"role": "user", "content": "Go."}
