@@ -82,7 +82,7 @@ async def test_closing_the_pool_closes_remote_and_wrapped_providers() -> None:
     assert (remote.closed, wrapped.closed, bare.closed) == (1, 1, 0)
 
 
-def test_each_capability_is_an_interface_of_its_own() -> None:
+def test_each_capability_has_its_own_interface() -> None:
     """A provider may have any of them without the others."""
     assert isinstance(Closable(), AsyncClosable)
     assert not isinstance(Closable(), HasSecrets)

@@ -30,8 +30,8 @@ def typed(where: str, value: Any, kind: type, words: str) -> None:
     """Check the JSON type; `words` is the service's name for it."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         got = {str: "a string", dict: "an object", list: "an array", bool: "a boolean", int: "an integer"}
-        said = "null" if value is None else got.get(type(value), "a decimal")
-        message = f"Invalid type for '{where}': expected {words}, but got {said} instead."
+        found = "null" if value is None else got.get(type(value), "a decimal")
+        message = f"Invalid type for '{where}': expected {words}, but got {found} instead."
         refuse("wrong_type", message, where, "invalid_type")
 
 
