@@ -184,7 +184,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
     while cause is not None:
         yield cause
-        cause = cause.__cause__ or cause.__context__
+        cause = cause.__cause__  # not __context__: it may be an error of another provider that is being handled
 
 
 def _os_error_text(error: OSError) -> str:

@@ -91,7 +91,7 @@ def provider_error(
 ) -> ProviderError:
     """Return the ProviderError for a service's error."""
     message = re.sub(r"\s+", " ", error.message).strip()[:_MAX_MESSAGE] or "no reason given"
-    text = f"{provider} returned {error.status} for {model!r}: {message}"
+    text = f"{provider} returned {error.status} for {model!r}: {message.rstrip('.')}."
     searched = f"{error.kind} {error.code} {error.message}"
     facts = _Facts(provider=provider, model=model, status=error.status, request_id=request_id, retry_after=retry_after)
 
