@@ -113,4 +113,4 @@ class SDKProvider(ABC):
 
     @abstractmethod
     def _adapt(self, request: ModelRequest, error: RequestRejected) -> bool:
-        """Change what a rejected request will render to; False if nothing can be changed and the error stands."""
+        """Prepare a second attempt after a rejection, which renders differently; False if the error stands."""
