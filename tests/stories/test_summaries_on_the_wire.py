@@ -12,7 +12,7 @@ from crew.interfaces import ModelSettings
 from crew.messages import SUMMARY_HEADING
 from crew.runs.events import Compacted, CompactionFailed, Retried
 from tests.support.remote_providers import ERAS, PROTOCOLS, patient, provider, run, said, thinking, watched, worker
-from tests.wire import Responder, Era, Fault, Model, Protocol, Reply, WireServer, tool_loop
+from tests.wire import Era, Fault, Model, Protocol, Reply, Responder, WireServer, tool_loop
 
 INSTRUCTION = "Stop here and write a summary"
 
