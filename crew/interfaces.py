@@ -10,7 +10,7 @@ from pydantic import Discriminator
 
 from crew.errors import DefinitionError
 from crew.messages import HasCache, Message, ProviderData, ToolCall, Usage
-from crew.settings import Accepts, NonNegativeInt, PositiveInt, Share, setting_problems
+from crew.settings import Accepts, NonNegativeInt, PositiveInt, Share, check_settings, setting_problems
 
 # ------------------------------------------------------------------------------------------ providers
 
@@ -44,6 +44,9 @@ class ModelSettings:
     parallel_tool_calls: bool | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
