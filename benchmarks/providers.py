@@ -113,7 +113,7 @@ async def cpu_seconds(*works: Callable[[], Awaitable[object]], times: int = 5, t
 
 async def twenty_calls() -> None:
     """CPU of each model call in a run with 20 tool calls."""
-    with wire_process("--brain", "tool_loop", "--steps", str(STEPS), "--no-checks") as server:
+    with wire_process("--responder", "tool_loop", "--steps", str(STEPS), "--no-checks") as server:
         async with (
             openai.AsyncOpenAI(api_key="k", base_url=server.openai_url, max_retries=0) as client,
             aiohttp.ClientSession() as session,
@@ -138,7 +138,7 @@ async def twenty_calls() -> None:
 
 async def long_conversation(turns: int = 500) -> None:
     """A conversation of 500 turns; the hand-written loop cuts its history to the same length."""
-    with wire_process("--brain", "echo", "--no-checks", "--keep", "1") as server:
+    with wire_process("--responder", "echo", "--no-checks", "--keep", "1") as server:
         async with (
             openai.AsyncOpenAI(api_key="k", base_url=server.openai_url, max_retries=0) as client,
             executor(server) as crew,
@@ -167,7 +167,7 @@ async def long_conversation(turns: int = 500) -> None:
 
 async def many_runs(runs: int = 200) -> None:
     """200 concurrent runs against a server with a latency of 20 ms."""
-    with wire_process("--brain", "tool_loop", "--steps", str(STEPS), "--no-checks", "--latency", "0.02") as server:
+    with wire_process("--responder", "tool_loop", "--steps", str(STEPS), "--no-checks", "--latency", "0.02") as server:
         async with (
             openai.AsyncOpenAI(api_key="k", base_url=server.openai_url, max_retries=0) as client,
             executor(server) as crew,

@@ -10,7 +10,7 @@ from pydantic import Discriminator
 
 from crew.errors import DefinitionError
 from crew.messages import HasCache, Message, ProviderData, ToolCall, Usage
-from crew.settings import Accepts, NonNegativeInt, PositiveInt, Share, setting_problems
+from crew.settings import Accepts, NonNegativeInt, PositiveInt, Share, check_settings, setting_problems
 
 # ------------------------------------------------------------------------------------------ providers
 
@@ -44,6 +44,9 @@ class ModelSettings:
     parallel_tool_calls: bool | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,40 @@ class Provider(Protocol):
     def profile(self) -> str: ...
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply: ...
+
+
+@runtime_checkable
+class HasSecrets(Protocol):
+    """Holds secrets (texts or `SecretStr`), such as an API key, that must not appear in any output, log or store.
+
+    The executor checks for this once, when it is created, and reads `secrets` before every request.
+    """
+
+    @property
+    def secrets(self) -> Sequence[object]: ...
+
+
+@runtime_checkable
+class ChecksSettings(Protocol):
+    """Raises DefinitionError for settings that its model does not support; called when an executor is created."""
+
+    def check(self, settings: ModelSettings) -> None: ...
+
+
+@runtime_checkable
+class AsyncClosable(Protocol):
+    """Holds connections that must be closed."""
+
+    async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class RemoteProvider(Provider, HasSecrets, ChecksSettings, AsyncClosable, Protocol):
+    """A provider that sends requests over a network. An executor wraps it in `Retrying` and closes its connections.
+
+    Its three additional members are optional for other providers: an executor checks for each with `isinstance`.
+    `aclose` closes the connections of the running event loop; the next `complete` must open new ones.
+    """
 
 
 # ------------------------------------------------------------------------------------------ history policies

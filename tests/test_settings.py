@@ -11,6 +11,7 @@ import yaml
 from crew import InputValidator, Limits, RequestParameters
 from crew.config import load
 from crew.errors import ConfigError, DefinitionError
+from crew.interfaces import ModelSettings
 from crew.telemetry import configure
 
 SECTIONS: dict[str, Callable[..., object]] = {
@@ -76,9 +77,21 @@ def test_all_problems_are_reported_at_once() -> None:
 
 
 def test_values_at_the_edge_are_accepted() -> None:
-    """0 where it means "none at all", an integer where a number is accepted, None for no limit."""
+    """0 in limits, an integer where a number is accepted, None for no limit."""
     assert Limits(rounds=0, handoffs=None, tokens=0, cost_usd=0, seconds=3).seconds == 3
     assert InputValidator(max_history_messages=0).max_history_messages == 0
+
+
+def test_model_settings_must_have_the_declared_types() -> None:
+    """A wrong type is refused when the settings are built, not by the provider's server."""
+    with pytest.raises(DefinitionError) as caught:
+        ModelSettings(temperature="hot", reasoning="extreme", parallel_tool_calls=1)  # type: ignore[arg-type]
+
+    assert caught.value.problems == (
+        "temperature must be a number, not 'hot'",
+        "reasoning must be 'none', 'minimal', 'low', 'medium', 'high' or 'xhigh', not 'extreme'",
+        "parallel_tool_calls must be true or false, not 1",
+    )
 
 
 def test_a_long_value_is_abbreviated() -> None:

@@ -6,23 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from crew.engine.loop import drive
 from crew.engine.run import ActiveRun
 from crew.errors import CrewError, RunActive, RunError, RunExists, describe
+from crew.interfaces import AsyncClosable
 from crew.runs.events import Cancelled, LimitReached, RunFailed, RunStarted
 from crew.runs.result import RunResult
 from crew.runs.state import Finished
 from crew.secrets.scrubbing import scrub_error, scrub_value
 from crew.transitions.advance import InputEvent
 from crew.transitions.result import build_result
-
-
-class AsyncClosable(Protocol):
-    """Holds connections that must be closed."""
-
-    async def aclose(self) -> None: ...
 
 
 @contextmanager

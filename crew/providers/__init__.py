@@ -1,4 +1,4 @@
-"""Who answers: models behind the official SDKs, and scripts."""
+"""Providers: models behind the official SDKs, scripted replies, retries."""
 
 from crew.providers.anthropic import Anthropic
 from crew.providers.openai_chat import OpenAIChat

@@ -1,87 +1,49 @@
-"""Cache breakpoints: marks that are set while a request is joined, so that the rendered bytes stay as they are."""
+"""Renders requests for Anthropic's Messages API and sets their cache breakpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from crew.errors import DefinitionError
 from crew.interfaces import ModelRequest, ModelSettings, OutputSpec, ToolSpec
 from crew.message_rules.profiles import Profile
 from crew.messages import AssistantMessage, SystemMessage
-from crew.providers.anthropic_turns import Turn, Writer, render_turns, thinking_allowed
-from crew.providers.wire import anthropic_schema, check_model_settings, json_member, to_json_bytes
-
-BREAKPOINT = b',"cache_control":{"type":"ephemeral"}}'
-MESSAGE_BREAKPOINTS = 3
-MAX_BLOCKS_APART = 15
-"""The service looks back 20 blocks from a mark for what it has; marks this far apart can't miss it."""
-
-_NO_BREAKPOINT = (b'{"type":"thinking"', b'{"type":"redacted_thinking"')
-
-
-def with_breakpoint(block: bytes) -> bytes:
-    """A block with a mark."""
-    return block[:-1] + BREAKPOINT
-
-
-def join_turns(turns: Sequence[Turn]) -> bytes:
-    """The turns, with a mark on the newest block and two more behind it, each at most 15 blocks apart."""
-    rendered = [turn.body for turn in turns]
-    left, since = MESSAGE_BREAKPOINTS, MAX_BLOCKS_APART
-
-    for index in range(len(turns) - 1, -1, -1):
-        blocks = turns[index].blocks
-
-        if since + len(blocks) < MAX_BLOCKS_APART:
-            since += len(blocks)
-            continue
-
-        chosen: list[int] = []
-
-        for place in range(len(blocks) - 1, -1, -1):
-            if since >= MAX_BLOCKS_APART and left and not blocks[place].startswith(_NO_BREAKPOINT):
-                chosen.append(place)
-                since, left = 0, left - 1
-
-            since += 1
-
-        if chosen:
-            with_marks = [with_breakpoint(block) if place in chosen else block for place, block in enumerate(blocks)]
-            head = b'{"role":"' + turns[index].role.encode() + b'","content":['
-            rendered[index] = head + b",".join(with_marks) + b"]}"
-
-        if not left:
-            break
-
-    return b",".join(rendered)
-
+from crew.providers.anthropic_turns import CACHE_KEY, Turn, render_turns, thinking_allowed
+from crew.providers.wire import (
+    ModelId,
+    anthropic_schema,
+    cached_bytes,
+    check_model_settings,
+    json_member,
+    json_members,
+    to_json_bytes,
+)
 
 DEFAULT_OUTPUT_TOKENS = 8192
-"""The service insists on a number; this one is what every current model can write."""
+"""Sent if the agent sets none, since the service requires a number; every current model can write this many."""
 
 _EFFORT = {"minimal": "low"}
 _NO_TOOL = (
-    b',"tools":[{"name":"none","description":"Not to be called.","input_schema":{"type":"object"}}]'
+    b',"tools":[{"name":"none","description":"Do not call.","input_schema":{"type":"object"}}]'
     b',"tool_choice":{"type":"none"}'
 )
 
 
 def render_request(
     request: ModelRequest,
-    writer: Writer,
+    model_id: ModelId,
     profile: Profile,
     *,
     stream: bool = False,
     default_output: int = DEFAULT_OUTPUT_TOKENS,
 ) -> bytes:
-    """The request's body for the writer's model; the same request gives the same bytes."""
+    """Render the request's body; equal requests give equal bytes."""
     settings = request.settings
-    check_anthropic_settings(settings, profile, writer[1])
+    check_anthropic_settings(settings, profile, model_id.model)
     leading = next((i for i, m in enumerate(request.messages) if not isinstance(m, SystemMessage)), 0)
-    turns = render_turns(request.messages[leading:], profile, writer)
+    turns = render_turns(request.messages[leading:], profile, model_id)
     thinks = _wants_thinking(settings, profile) and _tool_choice_is_free(settings) and thinking_allowed(turns)
-    parts = [b'{"model":', to_json_bytes(writer[1]), *_settings(settings, profile, default_output, thinks=thinks)]
+    parts = [b'{"model":', to_json_bytes(model_id.model), *_settings(settings, profile, default_output, thinks=thinks)]
 
     if stream:
         parts.append(b',"stream":true')
@@ -92,20 +54,68 @@ def render_request(
     return b"".join(parts)
 
 
+BREAKPOINT = b',"cache_control":{"type":"ephemeral"}}'
+MESSAGE_BREAKPOINTS = 3
+MAX_BLOCKS_APART = 15
+"""The service searches 20 blocks before a breakpoint for a cached prefix; this distance always finds the last one."""
+
+_NO_BREAKPOINT = (b'{"type":"thinking"', b'{"type":"redacted_thinking"')
+
+
+def with_breakpoint(block: bytes) -> bytes:
+    """Return a rendered block with a cache breakpoint."""
+    return block[:-1] + BREAKPOINT
+
+
+def join_turns(turns: Sequence[Turn]) -> bytes:
+    """Join the turns, with a breakpoint on the newest block and two more before it, at most 15 blocks apart.
+
+    Breakpoints are set here and not when a turn is rendered, so that the cached bytes of a turn never change.
+    """
+    rendered = [turn.body for turn in turns]
+    left, distance = MESSAGE_BREAKPOINTS, MAX_BLOCKS_APART
+
+    for index in range(len(turns) - 1, -1, -1):
+        blocks = turns[index].blocks
+
+        if distance + len(blocks) < MAX_BLOCKS_APART:
+            distance += len(blocks)
+            continue
+
+        marked: list[int] = []
+
+        for position in range(len(blocks) - 1, -1, -1):
+            if distance >= MAX_BLOCKS_APART and left and not blocks[position].startswith(_NO_BREAKPOINT):
+                marked.append(position)
+                distance, left = 0, left - 1
+
+            distance += 1
+
+        if marked:
+            body = [with_breakpoint(block) if i in marked else block for i, block in enumerate(blocks)]
+            head = b'{"role":"' + turns[index].role.encode() + b'","content":['
+            rendered[index] = head + b",".join(body) + b"]}"
+
+        if not left:
+            break
+
+    return b",".join(rendered)
+
+
 def check_anthropic_settings(settings: ModelSettings, profile: Profile, model: str) -> None:
-    """Whether this model knows these settings, alone and together."""
+    """Raise DefinitionError if the model does not support a setting, or not together with another."""
     check_model_settings(settings, profile, model)
 
     if settings.thinking_tokens is not None and settings.temperature not in (None, 1.0):
         raise DefinitionError(
             f"Settings of {model!r} (profile {profile.name!r})",
-            "temperature= and thinking_tokens= exclude each other on this model: leave one of them out.",
+            "temperature= and thinking_tokens= exclude each other on this model: omit one of them.",
         )
 
     if settings.thinking_tokens is not None and settings.thinking_tokens < 1024:
         raise DefinitionError(
             f"Settings of {model!r} (profile {profile.name!r})",
-            f"thinking_tokens={settings.thinking_tokens} is too small: the least is 1024; None switches thinking off.",
+            f"thinking_tokens={settings.thinking_tokens} is too small: use at least 1024, or None for no thinking.",
         )
 
 
@@ -117,14 +127,14 @@ def _wants_thinking(settings: ModelSettings, profile: Profile) -> bool:
 
 
 def _tool_choice_is_free(settings: ModelSettings) -> bool:
-    """The service refuses thinking where a call is forced."""
+    # The service rejects thinking together with a forced call.
     return settings.tool_choice in (None, "auto", "none")
 
 
 def _settings(settings: ModelSettings, profile: Profile, default_output: int, *, thinks: bool) -> list[bytes]:
     limit = settings.max_output_tokens or default_output
     budget = settings.thinking_tokens if thinks and profile.thinking == "budget" else None
-    thinking: dict[str, Any] | None = None
+    thinking: dict[str, object] | None = None
 
     if budget is not None:
         # The budget is part of max_tokens and must leave room for the answer.
@@ -135,17 +145,18 @@ def _settings(settings: ModelSettings, profile: Profile, default_output: int, *,
     elif profile.thinking == "adaptive" and settings.reasoning is not None:
         thinking = {"type": "disabled"}
 
-    given: list[tuple[str, Any]] = [
-        ("max_tokens", limit),
-        ("temperature", None if thinks else settings.temperature),
-        ("thinking", thinking),
-        ("stop_sequences", list(settings.stop) or None),
-    ]
-    return [json_member(name, value) for name, value in given if value is not None]
+    return json_members(
+        {
+            "max_tokens": limit,
+            "temperature": None if thinks else settings.temperature,
+            "thinking": thinking,
+            "stop_sequences": list(settings.stop) or None,
+        }
+    )
 
 
 def _output_config(output: OutputSpec | None, settings: ModelSettings, profile: Profile, *, thinks: bool) -> bytes:
-    config: dict[str, Any] = {}
+    config: dict[str, object] = {}
 
     if thinks and profile.thinking == "adaptive" and settings.reasoning is not None:
         config["effort"] = _EFFORT.get(settings.reasoning, settings.reasoning)
@@ -157,15 +168,16 @@ def _output_config(output: OutputSpec | None, settings: ModelSettings, profile: 
 
 
 def _render_tools_and_system(request: ModelRequest, leading: int, turns: list[Turn]) -> list[bytes]:
-    """Tools and system: what comes before the messages, with one mark at its end."""
+    """Render tools and system prompt, with one breakpoint after the last of them."""
     texts = [request.instructions, *(m.text for m in request.messages[:leading] if isinstance(m, SystemMessage))]
     system = [to_json_bytes({"type": "text", "text": text}) for text in texts if text.strip()]
-    tools = [_render_tool(spec) for spec in request.tools]
+    tools = [cached_bytes(spec, CACHE_KEY, _tool_json) for spec in request.tools]
     parts: list[bytes] = []
 
     if request.output is not None and anthropic_schema(request.output.schema) is None:
-        words = f"Answer with JSON alone, fitting this schema: {to_json_bytes(dict(request.output.schema)).decode()}"
-        system.append(to_json_bytes({"type": "text", "text": words}))
+        schema = to_json_bytes(dict(request.output.schema)).decode()
+        text = f"Answer only with JSON that matches this schema: {schema}"
+        system.append(to_json_bytes({"type": "text", "text": text}))
 
     if system:
         system[-1] = with_breakpoint(system[-1])
@@ -175,7 +187,7 @@ def _render_tools_and_system(request: ModelRequest, leading: int, turns: list[Tu
     if tools:
         parts += [b',"tools":[', b",".join(tools), b"]", _tool_choice(request.settings)]
     elif any(isinstance(message, AssistantMessage) and message.calls for message in request.messages):
-        # Some of the services insist on tools where the conversation holds calls, even if nobody may call any more.
+        # Some services require tools if the conversation contains calls, even if no further call is allowed.
         parts.append(_NO_TOOL)
 
     if system:
@@ -184,18 +196,13 @@ def _render_tools_and_system(request: ModelRequest, leading: int, turns: list[Tu
     return parts
 
 
-def _render_tool(spec: ToolSpec) -> bytes:
-    slot = spec.cache()
-
-    if "anthropic" not in slot:
-        schema = {"type": "object", **spec.parameters}
-        slot["anthropic"] = to_json_bytes({"name": spec.name, "description": spec.description, "input_schema": schema})
-
-    return bytes(slot["anthropic"])
+def _tool_json(spec: ToolSpec) -> bytes:
+    schema = {"type": "object", **spec.parameters}
+    return to_json_bytes({"name": spec.name, "description": spec.description, "input_schema": schema})
 
 
 def _tool_choice(settings: ModelSettings) -> bytes:
-    choice: dict[str, Any] = {}
+    choice: dict[str, object] = {}
 
     match settings.tool_choice:
         case None:

@@ -1,28 +1,30 @@
-"""The way to a service and back: bytes out through the SDK's client, an answer or an error of ours in."""
+"""Sends a rendered request through an SDK's client and translates the SDK's errors."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from crew.errors import AuthenticationFailed, CrewError, MalformedReply, ProviderError, Unavailable
+from crew.errors import AuthenticationFailed, CrewError, MalformedReply, ProviderError, Unavailable, describe
 from crew.providers.error_mapping import ServiceError, provider_error, retry_after
 from crew.providers.sdk_clients import SDKClient
-from crew.providers.wire import parse_json
+from crew.providers.wire import JSONObject, ModelId, parse_json
 
 T = TypeVar("T")
-_OPTIONS: Any = {"headers": {"Content-Type": "application/json"}}
-_SHOWN = 120
+_OPTIONS: Any = {"headers": {"Content-Type": "application/json"}}  # each SDK has its own TypedDict for these
+_QUOTED_CHARS = 120
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _LoopClient:
-    """One event loop's client: closed once nobody uses it any more."""
+    """The client of one event loop; closed when it is `closing` and its last request has ended."""
 
     client: SDKClient
     users: int = 0
@@ -30,41 +32,40 @@ class _LoopClient:
 
 
 class Connection:
-    """One provider's clients, one for each event loop; made on first use."""
+    """The clients of one provider: one for each event loop, made on first use."""
 
     def __init__(
         self,
-        make: Callable[[], SDKClient],
-        path: str,
-        provider: str,
-        model: str,
+        open_client: Callable[[], SDKClient],
+        endpoint: str,
+        model_id: ModelId,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._make, self._path, self._clock = make, path, clock
-        self._facts: dict[str, Any] = {"provider": provider, "model": model}
-        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopClient] = WeakKeyDictionary()
+        self._open_client, self._endpoint, self._clock = open_client, endpoint, clock
+        self._provider, self._model = model_id
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopClient] = WeakKeyDictionary()
 
-    async def send(self, body: bytes, read: Callable[[Any], T]) -> T:
-        """Post a body; `read` makes a reply of the answer's JSON."""
+    async def send(self, body: bytes, decode: Callable[[JSONObject], T]) -> T:
+        """Post a body and decode the JSON of the response."""
         async with self._client() as sdk:
-            answer = await sdk.client.post(
-                sdk.url(self._path), content=body, cast_to=sdk.response_class, options=_OPTIONS
+            response = await sdk.client.post(
+                sdk.url(self._endpoint), content=body, cast_to=sdk.response_class, options=_OPTIONS
             )
-            content: bytes = answer.content
+            content: bytes = response.content
 
             try:
-                return read(parse_json(content))
+                return decode(parse_json(content))
             except ValueError as error:
-                start = content[:_SHOWN].decode(errors="replace")
-                raise self._malformed(f"what came back is not JSON but {start!r}") from error
+                start = content[:_QUOTED_CHARS].decode(errors="replace")
+                raise self._malformed(f"not JSON but {start!r}") from error
             except (AttributeError, IndexError, KeyError, TypeError) as error:
-                raise self._malformed(f"what came back has not the shape of a reply ({error!r})") from error
+                raise self._malformed(f"JSON that is not a reply ({error!r})") from error
 
-    async def stream(self, body: bytes, take: Callable[[Any], None]) -> None:
-        """Post a body; `take` gets the events of the answer, one by one."""
+    async def stream(self, body: bytes, on_event: Callable[[JSONObject], None]) -> None:
+        """Post a body and pass each event of the response to `on_event`."""
         async with self._client() as sdk:
             events = await sdk.client.post(
-                sdk.url(self._path),
+                sdk.url(self._endpoint),
                 content=body,
                 cast_to=object,
                 options=_OPTIONS,
@@ -74,29 +75,21 @@ class Connection:
 
             try:
                 async for event in events:
-                    take(event)
+                    on_event(event)
             except ValueError as error:
-                raise self._malformed(f"an event of the stream is not JSON ({error})") from error
+                raise self._malformed(f"a stream event that is not JSON ({error})") from error
             except (AttributeError, IndexError, KeyError, TypeError) as error:
-                raise self._malformed(f"an event of the stream has not its shape ({error!r})") from error
+                raise self._malformed(f"a stream event of an unknown shape ({error!r})") from error
             finally:
                 await events.close()
 
-    def failed(self, body: Any) -> ProviderError:
-        """The error that an event in a stream speaks of."""
-        return provider_error(ServiceError.parse(200, body), **self._facts)
-
     def truncated_stream(self) -> MalformedReply:
-        """The stream ended before the reply did."""
-        return self._malformed("the stream ended before the reply did")
-
-    def empty(self, what: str) -> MalformedReply:
-        """An answer without a reply in it."""
-        return self._malformed(what)
+        """Return the error for a stream that ended before the reply was complete."""
+        return self._malformed("a stream that ended before the reply was complete")
 
     async def aclose(self) -> None:
-        """Close this event loop's client, as soon as the last request on it has ended."""
-        held = self._open.pop(asyncio.get_running_loop(), None)
+        """Close the running event loop's client once its last request has ended."""
+        held = self._clients.pop(asyncio.get_running_loop(), None)
 
         if held is not None:
             held.closing = True
@@ -105,10 +98,10 @@ class Connection:
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[SDKClient]:
         loop = asyncio.get_running_loop()
-        held = self._open.get(loop)
+        held = self._clients.get(loop)
 
         if held is None:
-            held = self._open[loop] = _LoopClient(client=self._make())
+            held = self._clients[loop] = _LoopClient(client=self._open_client())
 
         held.users += 1
 
@@ -118,47 +111,86 @@ class Connection:
             raise
         except (held.client.base_error, *held.client.connection_errors, *held.client.protocol_errors) as error:
             translated = self._translate(held.client, error)
-            # A cause that shows the key is not kept.
+            # An SDK error whose text contains the API key is not kept as the cause.
             raise translated from (None if held.client.api_key and held.client.api_key in str(error) else error)
         finally:
             held.users -= 1
             await _close_if_idle(held)
 
     def _translate(self, sdk: SDKClient, error: Exception) -> ProviderError:
-        words = str(error).replace(sdk.api_key, "[key]") if sdk.api_key else str(error)
-        module = sdk.module
+        if isinstance(error, sdk.module.APIStatusError):
+            return self._status_error(sdk, error)
 
-        if isinstance(error, module.APIStatusError):
-            headers = error.response.headers
-            facts = {
-                **self._facts,
-                "request_id": headers.get("x-request-id") or headers.get("request-id") or "",
-                "retry_after": retry_after(headers, self._clock()),
-            }
-            refusal = ServiceError.parse(error.status_code, error.body, words)
-        elif isinstance(error, module.APITimeoutError):
-            return Unavailable(f"{self._name} did not answer in time, or the connection was lost.", **self._facts)
-        elif isinstance(error, (module.APIConnectionError, *sdk.connection_errors)):
-            return Unavailable(f"{self._name} can't be reached: {words or type(error).__name__}", **self._facts)
-        elif isinstance(error, module.APIError):
-            facts, refusal = dict(self._facts), ServiceError.parse(200, error.body, words)
-        elif isinstance(error, sdk.base_error):
-            # What an SDK raises before it sends anything is about who is asking.
-            return AuthenticationFailed(f"{sdk.missing_key_message} ({words})", **self._facts)
-        else:
-            return self._malformed(f"what came back is not HTTP ({words})")
+        if isinstance(error, (sdk.module.APIConnectionError, *sdk.connection_errors)):
+            return Unavailable(_connection_problem(sdk, error), provider=self._provider, model=self._model)
 
-        message = refusal.message.replace(sdk.api_key, "[key]") if sdk.api_key else refusal.message
-        return provider_error(
-            ServiceError(status=refusal.status, kind=refusal.kind, code=refusal.code, message=message), **facts
+        text = sdk.hide_key(str(error))
+
+        if isinstance(error, sdk.module.APIError):
+            return self._service_error(sdk, ServiceError.parse(200, error.body, text))
+
+        if isinstance(error, sdk.base_error):
+            # An SDK raises its base error only before it sends anything, when it has no credentials.
+            return AuthenticationFailed(
+                f"{sdk.missing_key_message} ({text})", provider=self._provider, model=self._model
+            )
+
+        return self._malformed(f"data that is not HTTP ({text})")
+
+    def _status_error(self, sdk: SDKClient, error: Any) -> ProviderError:
+        headers = error.response.headers
+        return self._service_error(
+            sdk,
+            ServiceError.parse(error.status_code, error.body, str(error)),
+            request_id=headers.get("x-request-id") or headers.get("request-id") or "",
+            retry_after=retry_after(headers, self._clock()),
         )
 
-    @property
-    def _name(self) -> str:
-        return f"{self._facts['provider']} ({self._facts['model']})"
+    def _service_error(
+        self, sdk: SDKClient, error: ServiceError, *, request_id: str = "", retry_after: float | None = None
+    ) -> ProviderError:
+        return provider_error(
+            replace(error, message=sdk.hide_key(error.message)),
+            provider=self._provider,
+            model=self._model,
+            request_id=request_id,
+            retry_after=retry_after,
+        )
 
-    def _malformed(self, what: str) -> MalformedReply:
-        return MalformedReply(f"{self._name} gave no usable answer: {what}.", **self._facts)
+    def _malformed(self, found: str) -> MalformedReply:
+        text = f"{self._provider} ({self._model}) returned {found}."
+        return MalformedReply(text, provider=self._provider, model=self._model)
+
+
+def _connection_problem(sdk: SDKClient, error: Exception) -> str:
+    """Describe a failed connection by the operating system's error, which the SDK's message leaves out."""
+    causes = list(_causes(error))
+    failure = next((cause for cause in causes if isinstance(cause, OSError) and cause.errno), None)
+
+    if failure is not None and any(isinstance(cause, sdk.connector_error) for cause in causes):
+        is_unknown_host = any(isinstance(cause, socket.gaierror) for cause in causes)
+        advice = "Check the host name." if is_unknown_host else "Is the server running?"
+        return f"Can't connect to {sdk.server}: {_os_error_text(failure)}. {advice}"
+
+    if isinstance(error, sdk.module.APITimeoutError):
+        return f"No response from {sdk.server}: timed out, or the connection was lost."
+
+    reason = _os_error_text(failure) if failure is not None else describe(causes[-1])
+    return f"The request to {sdk.server} failed: {sdk.hide_key(reason).rstrip('.')}."
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__  # not __context__: it may be an error of another provider that is being handled
+
+
+def _os_error_text(error: OSError) -> str:
+    # A negative number is the resolver's; asyncio replaces the text of a positive one by the address.
+    text = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error.strerror)
+    return text[:1].lower() + text[1:]
 
 
 async def _close_if_idle(held: _LoopClient) -> None:

@@ -1,4 +1,4 @@
-"""What a service's error means: its status, type, code and words become an error of ours."""
+"""Maps a service's error (status, type, code, message) to a `ProviderError`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import TypedDict
 
 from crew.errors import (
     AuthenticationFailed,
@@ -38,7 +38,7 @@ _FILTERED = re.compile(
 )
 _MAX_MESSAGE = 600
 
-# An error that comes inside of a stream has no status of its own; its type says which one it would have had.
+# An error event in a stream has no status; its type or code implies the one that a plain response would have.
 _STATUS_OF = {
     "overloaded_error": 529,
     "overloaded": 529,
@@ -55,7 +55,7 @@ _STATUS_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceError:
-    """What a service said instead of an answer."""
+    """An error as a service reports it."""
 
     status: int
     kind: str = ""
@@ -63,54 +63,63 @@ class ServiceError:
     message: str = ""
 
     @classmethod
-    def parse(cls, status: int, body: Any, words: str = "") -> ServiceError:
-        """Out of an error's body, whichever of the services' shapes it has."""
+    def parse(cls, status: int, body: object, text: str = "") -> ServiceError:
+        """Read an error body in the form of any of the services; `text` is the message if the body has none."""
         inner = body.get("error", body) if isinstance(body, Mapping) else None
 
         if not isinstance(inner, Mapping):
-            return cls(status=status, message=str(inner or words))
+            return cls(status=status, message=str(inner or text))
 
         kind, code = str(inner.get("type") or ""), str(inner.get("code") or "")
 
         if status < 400:
             status = _STATUS_OF.get(code) or _STATUS_OF.get(kind) or 500
 
-        return cls(status=status, kind=kind, code=code, message=str(inner.get("message") or words))
+        return cls(status=status, kind=kind, code=code, message=str(inner.get("message") or text))
 
 
-def provider_error(refusal: ServiceError, **facts: Any) -> ProviderError:
-    """Our error for what the service said; `facts` are those that every provider error holds."""
-    said = re.sub(r"\s+", " ", refusal.message).strip()[:_MAX_MESSAGE] or "no reason given"
-    text = f"{facts.get('provider')} answered {refusal.status} for {facts.get('model')!r}: {said}"
-    marks = f"{refusal.kind} {refusal.code} {refusal.message}"
-    facts = {**facts, "status": refusal.status}
+class _Facts(TypedDict):
+    provider: str
+    model: str
+    status: int
+    request_id: str
+    retry_after: float | None
 
-    if _QUOTA.search(marks):
-        return QuotaExceeded(f"{text} Waiting does not help: look at the account's plan and billing.", **facts)
 
-    if refusal.status == 429:
+def provider_error(
+    error: ServiceError, *, provider: str, model: str, request_id: str = "", retry_after: float | None = None
+) -> ProviderError:
+    """Return the ProviderError for a service's error."""
+    message = re.sub(r"\s+", " ", error.message).strip()[:_MAX_MESSAGE] or "no reason given"
+    text = f"{provider} returned {error.status} for {model!r}: {message.rstrip('.')}."
+    searched = f"{error.kind} {error.code} {error.message}"
+    facts = _Facts(provider=provider, model=model, status=error.status, request_id=request_id, retry_after=retry_after)
+
+    if _QUOTA.search(searched):
+        return QuotaExceeded(f"{text} Retrying does not help: check the plan and billing of the account.", **facts)
+
+    if error.status == 429:
         return RateLimited(text, **facts)
 
-    if refusal.status == 529 or refusal.kind == "overloaded_error":
+    if error.status == 529 or error.kind == "overloaded_error":
         return Overloaded(text, **facts)
 
-    if refusal.status in (408, 409, 425) or refusal.status >= 500:
+    if error.status in (408, 409, 425) or error.status >= 500:
         return Unavailable(text, **facts)
 
-    if refusal.status in (401, 403):
-        return AuthenticationFailed(text, **facts)
+    if error.status in (401, 403):
+        return AuthenticationFailed(f"{text} Check the API key and its permissions.", **facts)
 
-    if _TOO_LONG.search(marks):
-        return ContextTooLong(text, maximum=_named_window(refusal.message), **facts)
+    if _TOO_LONG.search(searched):
+        return ContextTooLong(text, maximum=_stated_window(error.message), **facts)
 
-    if _FILTERED.search(marks):
+    if _FILTERED.search(searched):
         return ContentRefused(text, **facts)
 
     return RequestRejected(text, **facts)
 
 
-def _named_window(message: str) -> int | None:
-    """The window that the words name."""
+def _stated_window(message: str) -> int | None:
     for pattern in _MAXIMUM:
         if found := pattern.search(message):
             return int(found[1].replace(",", ""))
@@ -119,20 +128,20 @@ def _named_window(message: str) -> int | None:
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """The seconds that the service asks to wait: milliseconds, seconds or a date; None if it says nothing readable."""
+    """Return the seconds that the service asks to wait, sent as a number or a date; None if there are none."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        said = headers.get(name)
+        value = headers.get(name)
 
-        if said is None:
+        if value is None:
             continue
 
         try:
-            return max(0.0, float(said) * scale)
+            return max(0.0, float(value) * scale)
         except ValueError:
-            pass  # not a number, perhaps a date
+            pass  # not a number: may be a date
 
         try:
-            return max(0.0, parsedate_to_datetime(said).timestamp() - now)
+            return max(0.0, parsedate_to_datetime(value).timestamp() - now)
         except ValueError:
             continue
 

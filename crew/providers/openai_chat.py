@@ -1,14 +1,13 @@
-"""From an answer of Chat Completions, whole or in pieces, to a reply."""
+"""OpenAI's Chat Completions API, which many compatible servers offer too: rendering, decoding and `OpenAIChat`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
-from crew.errors import ContentRefused, MalformedReply
-from crew.interfaces import Delta, FinishReason, ModelReply, ModelRequest, ModelSettings, OnDelta, OutputSpec, ToolSpec
-from crew.message_rules.profiles import Profile, get_profile
+from crew.errors import MalformedReply, RequestRejected
+from crew.interfaces import Delta, FinishReason, ModelReply, ModelRequest, OnDelta, OutputSpec, ToolSpec
+from crew.message_rules.profiles import Profile
 from crew.messages import (
     AssistantMessage,
     Image,
@@ -17,23 +16,30 @@ from crew.messages import (
     SystemMessage,
     ToolCall,
     ToolMessage,
-    Usage,
     UserMessage,
 )
-from crew.providers.connection import Connection
 from crew.providers.sdk_clients import openai_client
+from crew.providers.sdk_provider import SDKProvider
 from crew.providers.wire import (
+    CLASSIC_OPENAI_MODEL,
+    JSONObject,
+    ModelId,
     arguments_text,
+    cached_bytes,
     check_model_settings,
+    content_filtered,
     image_url,
     json_member,
+    json_members,
     openai_schema,
-    priced_usage,
+    openai_usage,
     result_text,
     summary_text,
     to_json_bytes,
 )
 
+_CURRENT_MODEL = re.compile(r"(ft:)?(gpt-|o\d|codex|chatgpt)")
+_CACHE_KEY = "chat"
 _FINISH: dict[str, FinishReason] = {
     "stop": "stop",
     "tool_calls": "calls",
@@ -43,12 +49,189 @@ _FINISH: dict[str, FinishReason] = {
 }
 
 
-def decode_reply(answer: Any, provider: str, model: str) -> ModelReply:
-    """The reply in a whole answer."""
+class OpenAIChat(SDKProvider):
+    """Calls a model through Chat Completions: `OpenAIChat("gpt-5-mini")`, or a compatible server with `base_url=`.
+
+    Key and URL default to OPENAI_API_KEY and OPENAI_BASE_URL. The default `profile` follows from the model's name.
+    """
+
+    default_name = "openai"
+    endpoint = "/chat/completions"
+    _open_client = staticmethod(openai_client)
+
+    @staticmethod
+    def _default_profile(model: str) -> str:
+        if CLASSIC_OPENAI_MODEL.match(model):
+            return "openai-chat-classic"
+
+        return "openai-chat" if _CURRENT_MODEL.match(model) else "compatible"
+
+    def _render(self, request: ModelRequest, *, stream: bool) -> bytes:
+        return render_request(request, self.model, self._rules, stream=stream)
+
+    def _decode(self, answer: JSONObject) -> ModelReply:
+        return decode_reply(answer, self._model_id)
+
+    def _stream_decoder(self, on_delta: OnDelta) -> ChatStreamDecoder:
+        return ChatStreamDecoder(on_delta, self._model_id)
+
+    def _adapt(self, request: ModelRequest, error: RequestRejected) -> bool:
+        return False
+
+
+# -------------------------------------------------------------------------------------------- requests
+
+
+def render_request(request: ModelRequest, model: str, profile: Profile, *, stream: bool = False) -> bytes:
+    """Render the request's body; equal requests give equal bytes."""
+    check_model_settings(request.settings, profile, model)
+    parts = [b'{"model":', to_json_bytes(model), *_settings(request, profile)]
+
+    if stream:
+        parts.append(b',"stream":true,"stream_options":{"include_usage":true}')
+
+    if request.conversation_id and profile.name.startswith("openai"):
+        parts.append(json_member("prompt_cache_key", request.conversation_id[:64]))
+
+    if request.output is not None:
+        parts.append(cached_bytes(request.output, _CACHE_KEY, _response_format))
+
+    if request.tools:
+        tools = [cached_bytes(spec, _CACHE_KEY, _tool_json) for spec in request.tools]
+        parts += [b',"tools":[', b",".join(tools), b"]"]
+
+    rendered = (
+        _merged_messages(request)
+        if profile.merges_same_role
+        else [cached_bytes(message, _CACHE_KEY, _message_json) for message in request.messages]
+    )
+
+    if request.instructions and not profile.merges_same_role:
+        rendered.insert(0, to_json_bytes({"role": "system", "content": request.instructions}))
+
+    parts += [b',"messages":[', b",".join(rendered), b"]}"]
+    return b"".join(parts)
+
+
+def _settings(request: ModelRequest, profile: Profile) -> list[bytes]:
+    settings = request.settings
+    members: dict[str, object] = {
+        profile.output_limit_field: settings.max_output_tokens,
+        "temperature": settings.temperature,
+        "reasoning_effort": settings.reasoning if "reasoning" in profile.known_settings else None,
+        "stop": list(settings.stop) or None,
+        "seed": settings.seed,
+    }
+
+    if request.tools:
+        choice = settings.tool_choice
+        is_mode = choice in (None, "auto", "none", "required")
+        members["tool_choice"] = choice if is_mode else {"type": "function", "function": {"name": choice}}
+        members["parallel_tool_calls"] = settings.parallel_tool_calls
+
+    return json_members(members)
+
+
+def _response_format(output: OutputSpec) -> bytes:
+    schema, is_strict = openai_schema(output.schema)
+    named = {"name": output.name[:64], "schema": schema, "strict": is_strict}
+    return json_member("response_format", {"type": "json_schema", "json_schema": named})
+
+
+def _tool_json(spec: ToolSpec) -> bytes:
+    function = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
+    return to_json_bytes({"type": "function", "function": function})
+
+
+def _message_json(message: Message) -> bytes:
+    return b",".join([to_json_bytes(turn) for turn in _turns(message)])
+
+
+def _turns(message: Message) -> list[dict[str, object]]:
+    match message:
+        case SystemMessage():
+            return [{"role": "system", "content": message.text}]
+        case UserMessage():
+            return [{"role": "user", "content": _content(message.text, message.images)}]
+        case SummaryMessage():
+            return [{"role": "user", "content": summary_text(message)}]
+        case AssistantMessage():
+            return [_assistant_turn(message)]
+        case ToolMessage():
+            return [
+                {"role": "tool", "tool_call_id": result.call_id, "content": result_text(result.text)}
+                for result in message.results
+            ]
+
+
+def _assistant_turn(message: AssistantMessage) -> dict[str, object]:
+    turn: dict[str, object] = {"role": "assistant", "content": message.text or None}
+
+    if message.calls:
+        turn["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments_text(call)}}
+            for call in message.calls
+        ]
+
+    return turn
+
+
+def _content(text: str, images: Sequence[Image]) -> str | list[object]:
+    if not images:
+        return text
+
+    parts: list[object] = [{"type": "text", "text": text}] if text.strip() else []
+    return parts + [{"type": "image_url", "image_url": {"url": image_url(image)}} for image in images]
+
+
+def _merged_messages(request: ModelRequest) -> list[bytes]:
+    """Render for chat templates that require alternating roles: merge neighbours, put all system text first."""
+    leading = next(
+        (i for i, m in enumerate(request.messages) if not isinstance(m, SystemMessage)), len(request.messages)
+    )
+    hoisted = [request.instructions, *(m.text for m in request.messages[:leading] if isinstance(m, SystemMessage))]
+    turns: list[dict[str, object]] = []
+
+    for message in request.messages[leading:]:
+        shown = UserMessage(f"[Instruction]\n{message.text}") if isinstance(message, SystemMessage) else message
+
+        for turn in _turns(shown):
+            last = turns[-1] if turns else None
+
+            if last is not None and last["role"] == turn["role"] != "tool" and "tool_calls" not in last:
+                turns[-1] = {**turn, "content": _merge_content(last["content"], turn["content"])}
+            else:
+                turns.append(turn)
+
+    if system := "\n\n".join(text for text in hoisted if text.strip()):
+        turns.insert(0, {"role": "system", "content": system})
+
+    return [to_json_bytes(turn) for turn in turns]
+
+
+def _merge_content(first: object, second: object) -> object:
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+
+    if first is None or second is None:
+        return first or second
+
+    return [*_parts(first), *_parts(second)]
+
+
+def _parts(content: object) -> list[object]:
+    return list(content) if isinstance(content, list) else [{"type": "text", "text": content}]
+
+
+# --------------------------------------------------------------------------------------------- replies
+
+
+def decode_reply(answer: JSONObject, model_id: ModelId) -> ModelReply:
+    """Decode a response that was not streamed."""
     choices = answer["choices"]
 
     if not choices:
-        raise MalformedReply(f"{provider} ({model}) gave an answer without a choice.", provider=provider, model=model)
+        raise _no_choice(model_id)
 
     message = choices[0]["message"]
     calls = tuple(
@@ -57,8 +240,7 @@ def decode_reply(answer: Any, provider: str, model: str) -> ModelReply:
     )
     return _build_reply(
         answer,
-        provider,
-        model,
+        model_id,
         text=message.get("content") or "",
         refusal=message.get("refusal") or "",
         calls=calls,
@@ -66,66 +248,54 @@ def decode_reply(answer: Any, provider: str, model: str) -> ModelReply:
     )
 
 
+def _no_choice(model_id: ModelId) -> MalformedReply:
+    provider, model = model_id
+    return MalformedReply(f"{provider} ({model}) returned no choice.", provider=provider, model=model)
+
+
 def _build_reply(
-    answer: Any, provider: str, model: str, *, text: str, refusal: str, calls: tuple[ToolCall, ...], finish: str
+    answer: JSONObject, model_id: ModelId, *, text: str, refusal: str, calls: tuple[ToolCall, ...], finish: str
 ) -> ModelReply:
     reason = "refusal" if refusal else _FINISH.get(finish, "calls" if calls else "stop")
 
     if reason == "filter" and not text and not calls:
-        raise ContentRefused(
-            f"The content filter of {provider} stopped the reply of {model!r}.", provider=provider, model=model
-        )
+        raise content_filtered(model_id)
 
     return ModelReply(
         text=text or refusal,
         calls=calls,
-        usage=decode_usage(answer.get("usage") or {}, provider, model),
+        usage=openai_usage(answer.get("usage") or {}, model_id, input="prompt_tokens", output="completion_tokens"),
         finish_reason=reason,
-        model=answer.get("model") or model,
+        model=answer.get("model") or model_id.model,
         response_id=answer.get("id") or "",
     )
 
 
-def decode_usage(bill: Any, provider: str, model: str) -> Usage:
-    """What Chat Completions bills: its prompt tokens include the cached ones."""
-    read = bill.get("prompt_tokens_details") or {}
-    written = bill.get("completion_tokens_details") or {}
-    return priced_usage(
-        provider,
-        model,
-        input=bill.get("prompt_tokens") or 0,
-        output=bill.get("completion_tokens") or 0,
-        read=read.get("cached_tokens") or 0,
-        write=read.get("cache_write_tokens") or 0,
-        reasoning=written.get("reasoning_tokens") or 0,
-    )
+class ChatStreamDecoder:
+    """Joins the chunks of a streamed response."""
 
-
-class StreamDecoder:
-    """Puts the pieces of a streamed answer together."""
-
-    def __init__(self, on_delta: OnDelta) -> None:
-        self._on_delta = on_delta
+    def __init__(self, on_delta: OnDelta, model_id: ModelId) -> None:
+        self._on_delta, self._model_id = on_delta, model_id
         self._text: list[str] = []
         self._refusal: list[str] = []
         self._calls: dict[int, dict[str, str]] = {}
         self._finish = ""
-        self._head: dict[str, Any] = {}
+        self._head: dict[str, object] = {}
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer's end has come; one without a choice has none, but says what it used."""
+        """A response without a choice has no finish reason, but ends with its usage."""
         return bool(self._finish or self._head.get("usage"))
 
-    def add(self, event: Any) -> None:
-        """One piece."""
+    def add(self, event: JSONObject) -> None:
+        """Process one chunk."""
         self._head.update((key, event[key]) for key in ("id", "model", "usage") if event.get(key))
 
         for choice in event.get("choices") or ():
             self._finish = choice.get("finish_reason") or self._finish
             self._add_delta(choice.get("delta") or {})
 
-    def _add_delta(self, delta: Any) -> None:
+    def _add_delta(self, delta: JSONObject) -> None:
         if text := delta.get("content"):
             self._text.append(text)
             self._on_delta(Delta(text=text))
@@ -147,253 +317,17 @@ class StreamDecoder:
                 call["arguments"] += text
                 self._on_delta(Delta(text=text, kind="arguments"))
 
-    def reply(self, provider: str, model: str) -> ModelReply:
-        """The whole reply."""
+    def reply(self) -> ModelReply:
+        """Return the reply once the stream has ended."""
         if not self._finish:
-            raise MalformedReply(
-                f"{provider} ({model}) gave an answer without a choice.", provider=provider, model=model
-            )
+            raise _no_choice(self._model_id)
 
         calls = tuple(ToolCall(**call) for _, call in sorted(self._calls.items()))
         return _build_reply(
             self._head,
-            provider,
-            model,
+            self._model_id,
             text="".join(self._text),
             refusal="".join(self._refusal),
             calls=calls,
             finish=self._finish,
         )
-
-
-_CACHE_KEY = "chat"
-
-
-def render_request(request: ModelRequest, model: str, profile: Profile, *, stream: bool = False) -> bytes:
-    """The request's body; the same request gives the same bytes."""
-    check_model_settings(request.settings, profile, model)
-    parts = [b'{"model":', to_json_bytes(model), *_settings(request, profile)]
-
-    if stream:
-        parts.append(b',"stream":true,"stream_options":{"include_usage":true}')
-
-    if request.conversation_id and profile.name.startswith("openai"):
-        parts.append(json_member("prompt_cache_key", request.conversation_id[:64]))
-
-    if request.output is not None:
-        parts.append(_response_format(request.output))
-
-    if request.tools:
-        parts += [b',"tools":[', b",".join([_render_tool(spec) for spec in request.tools]), b"]"]
-
-    rendered = (
-        _merged_messages(request)
-        if profile.merges_same_role
-        else [_render_message(message) for message in request.messages]
-    )
-
-    if request.instructions and not profile.merges_same_role:
-        rendered.insert(0, to_json_bytes({"role": "system", "content": request.instructions}))
-
-    parts += [b',"messages":[', b",".join(rendered), b"]}"]
-    return b"".join(parts)
-
-
-def _settings(request: ModelRequest, profile: Profile) -> list[bytes]:
-    settings: ModelSettings = request.settings
-    given: list[tuple[str, Any]] = [
-        (profile.output_limit_field, settings.max_output_tokens),
-        ("temperature", settings.temperature),
-        ("reasoning_effort", settings.reasoning if "reasoning" in profile.known_settings else None),
-        ("stop", list(settings.stop) or None),
-        ("seed", settings.seed),
-    ]
-
-    if request.tools:
-        given += [
-            ("tool_choice", _tool_choice(settings.tool_choice)),
-            ("parallel_tool_calls", settings.parallel_tool_calls),
-        ]
-
-    return [json_member(name, value) for name, value in given if value is not None]
-
-
-def _tool_choice(choice: str | None) -> Any:
-    return (
-        choice if choice in (None, "auto", "none", "required") else {"type": "function", "function": {"name": choice}}
-    )
-
-
-def _response_format(output: OutputSpec) -> bytes:
-    slot = output.cache()
-
-    if _CACHE_KEY not in slot:
-        schema, is_strict = openai_schema(output.schema)
-        named = {"name": output.name[:64], "schema": schema, "strict": is_strict}
-        slot[_CACHE_KEY] = json_member("response_format", {"type": "json_schema", "json_schema": named})
-
-    return bytes(slot[_CACHE_KEY])
-
-
-def _render_tool(spec: ToolSpec) -> bytes:
-    slot = spec.cache()
-
-    if _CACHE_KEY not in slot:
-        function = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
-        slot[_CACHE_KEY] = to_json_bytes({"type": "function", "function": function})
-
-    return bytes(slot[_CACHE_KEY])
-
-
-def _render_message(message: Message) -> bytes:
-    slot = message.cache()
-    found: bytes | None = slot.get(_CACHE_KEY)
-
-    if found is None:
-        found = slot[_CACHE_KEY] = b",".join([to_json_bytes(turn) for turn in _turns(message)])
-
-    return found
-
-
-def _turns(message: Message) -> list[dict[str, Any]]:
-    match message:
-        case SystemMessage():
-            return [{"role": "system", "content": message.text}]
-        case UserMessage():
-            return [{"role": "user", "content": _content(message.text, message.images)}]
-        case SummaryMessage():
-            return [{"role": "user", "content": summary_text(message)}]
-        case AssistantMessage():
-            return [_assistant(message)]
-        case ToolMessage():
-            return [
-                {"role": "tool", "tool_call_id": result.call_id, "content": result_text(result.text)}
-                for result in message.results
-            ]
-
-
-def _assistant(message: AssistantMessage) -> dict[str, Any]:
-    turn: dict[str, Any] = {"role": "assistant", "content": message.text or None}
-
-    if message.calls:
-        turn["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments_text(call)}}
-            for call in message.calls
-        ]
-
-    return turn
-
-
-def _content(text: str, images: Sequence[Image]) -> str | list[dict[str, Any]]:
-    if not images:
-        return text
-
-    parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text.strip() else []
-    return parts + [{"type": "image_url", "image_url": {"url": image_url(image)}} for image in images]
-
-
-def _merged_messages(request: ModelRequest) -> list[bytes]:
-    """For templates that insist on alternation: neighbours of one role are one, and nothing but the first is system."""
-    leading = next(
-        (i for i, m in enumerate(request.messages) if not isinstance(m, SystemMessage)), len(request.messages)
-    )
-    hoisted = [request.instructions, *(m.text for m in request.messages[:leading] if isinstance(m, SystemMessage))]
-    turns: list[dict[str, Any]] = []
-
-    for message in request.messages[leading:]:
-        said = UserMessage(f"[Instruction]\n{message.text}") if isinstance(message, SystemMessage) else message
-
-        for turn in _turns(said):
-            last = turns[-1] if turns else None
-
-            if last is not None and last["role"] == turn["role"] != "tool" and "tool_calls" not in last:
-                turns[-1] = {**turn, "content": _merge_content(last["content"], turn["content"])}
-            else:
-                turns.append(turn)
-
-    if system := "\n\n".join(text for text in hoisted if text.strip()):
-        turns.insert(0, {"role": "system", "content": system})
-
-    return [to_json_bytes(turn) for turn in turns]
-
-
-def _merge_content(first: Any, second: Any) -> Any:
-    if isinstance(first, str) and isinstance(second, str):
-        return f"{first}\n\n{second}"
-
-    if first is None or second is None:
-        return first or second
-
-    return [*_parts(first), *_parts(second)]
-
-
-def _parts(content: Any) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-
-
-_CLASSIC = re.compile(r"(ft:)?(gpt-3\.5|gpt-4|chatgpt-4)")
-_MODERN = re.compile(r"(ft:)?(gpt-|o\d|codex|chatgpt)")
-
-
-class OpenAIChat:
-    """Answers through Chat Completions: `OpenAIChat("gpt-5-mini")`, or with `base_url=` any compatible server.
-
-    Key and address come from OPENAI_API_KEY and OPENAI_BASE_URL where they are not given. `profile` names the rules
-    that the requests keep; by default they follow from the model's name. `timeout` is for one request, in seconds.
-    """
-
-    is_remote = True
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        profile: str | None = None,
-        timeout: float = 300.0,
-        name: str = "openai",
-    ) -> None:
-        self.name, self.model = name, model
-        self.secrets = () if api_key is None else (api_key,)
-        self._rules = get_profile(profile or _default_profile(model))
-        self.profile = self._rules.name
-        self._connection = Connection(
-            lambda: openai_client(api_key=api_key, base_url=base_url, timeout=timeout),
-            "/chat/completions",
-            name,
-            model,
-        )
-
-    def __repr__(self) -> str:
-        return f"OpenAIChat({self.model!r}, profile={self.profile!r})"
-
-    def check(self, settings: ModelSettings) -> None:
-        """Whether this model knows these settings."""
-        check_model_settings(settings, self._rules, self.model)
-
-    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
-        """Ask, and wait for the whole reply; pieces of it go to `on_delta` on their way."""
-        body = render_request(request, self.model, self._rules, stream=on_delta is not None)
-
-        if on_delta is None:
-            return await self._connection.send(body, lambda answer: decode_reply(answer, self.name, self.model))
-
-        gathering = StreamDecoder(on_delta)
-        await self._connection.stream(body, gathering.add)
-
-        if not gathering.is_complete:
-            raise self._connection.truncated_stream()
-
-        return gathering.reply(self.name, self.model)
-
-    async def aclose(self) -> None:
-        """Close the connections of the running event loop; they open again on the next request."""
-        await self._connection.aclose()
-
-
-def _default_profile(model: str) -> str:
-    if _CLASSIC.match(model):
-        return "openai-chat-classic"
-
-    return "openai-chat" if _MODERN.match(model) else "compatible"

@@ -1,14 +1,14 @@
-"""From a request to the bytes of Responses; each message is rendered once and only joined after that."""
+"""OpenAI's Responses API, without storage at the service: rendering, decoding and `OpenAIResponses`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
-from crew.errors import ContentRefused, ProviderError, RequestRejected
-from crew.interfaces import Delta, FinishReason, ModelReply, ModelRequest, ModelSettings, OnDelta, OutputSpec, ToolSpec
-from crew.message_rules.profiles import Profile, get_profile
+from crew.errors import ProviderError, RequestRejected
+from crew.interfaces import Delta, FinishReason, ModelReply, ModelRequest, OnDelta, OutputSpec, ToolSpec
+from crew.message_rules.profiles import Profile
 from crew.messages import (
     AssistantMessage,
     Message,
@@ -17,37 +17,80 @@ from crew.messages import (
     SystemMessage,
     ToolCall,
     ToolMessage,
-    Usage,
     UserMessage,
 )
-from crew.providers.connection import Connection
 from crew.providers.error_mapping import ServiceError, provider_error
 from crew.providers.sdk_clients import openai_client
+from crew.providers.sdk_provider import SDKProvider
 from crew.providers.wire import (
+    CLASSIC_OPENAI_MODEL,
+    JSONObject,
+    ModelId,
     arguments_text,
+    cached_bytes,
     check_model_settings,
+    content_filtered,
     drop_stale_reasoning,
     image_url,
     json_member,
+    json_members,
     openai_schema,
-    priced_usage,
+    openai_usage,
     result_text,
     summary_text,
     to_json_bytes,
 )
 
-STALE_REASONING = "responses-distrusted"
-Writer = tuple[str, str]
-"""The provider and model that wrote a reasoning item, and that alone get it back."""
-
+_BAD_REASONING = re.compile(r"encrypted content|Item with id 'rs_|of type 'reasoning'|required 'reasoning' item")
+_STALE_REASONING = "responses-stale"
 _CACHE_KEY = "responses"
+_REASONING_CACHE_KEY = "responses-reasoning"
 _STATELESS = b',"store":false,"include":["reasoning.encrypted_content"]'
+_REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
+_DELTA_KINDS: dict[str, Literal["text", "thinking", "arguments"]] = {
+    "response.output_text.delta": "text",
+    "response.refusal.delta": "text",
+    "response.reasoning_summary_text.delta": "thinking",
+    "response.reasoning_text.delta": "thinking",
+    "response.function_call_arguments.delta": "arguments",
+}
 
 
-def render_request(request: ModelRequest, writer: Writer, profile: Profile, *, stream: bool = False) -> bytes:
-    """The request's body for the writer's model; the same request gives the same bytes."""
-    check_model_settings(request.settings, profile, writer[1])
-    parts = [b'{"model":', to_json_bytes(writer[1]), _STATELESS, *_settings(request, profile)]
+class OpenAIResponses(SDKProvider):
+    """Calls a model through Responses: `OpenAIResponses("gpt-5-mini")`. The service stores nothing.
+
+    Key and URL default to OPENAI_API_KEY and OPENAI_BASE_URL. The default `profile` follows from the model's name.
+    """
+
+    default_name = "openai-responses"
+    endpoint = "/responses"
+    _open_client = staticmethod(openai_client)
+
+    @staticmethod
+    def _default_profile(model: str) -> str:
+        return "openai-responses-classic" if CLASSIC_OPENAI_MODEL.match(model) else "openai-responses"
+
+    def _render(self, request: ModelRequest, *, stream: bool) -> bytes:
+        return render_request(request, self._model_id, self._rules, stream=stream)
+
+    def _decode(self, answer: JSONObject) -> ModelReply:
+        return decode_reply(answer, self._model_id)
+
+    def _stream_decoder(self, on_delta: OnDelta) -> ResponsesStreamDecoder:
+        return ResponsesStreamDecoder(on_delta, self._model_id)
+
+    def _adapt(self, request: ModelRequest, error: RequestRejected) -> bool:
+        """Drop all reasoning if the service no longer accepts its own."""
+        return bool(_BAD_REASONING.search(str(error))) and drop_stale_reasoning(request, _STALE_REASONING)
+
+
+# -------------------------------------------------------------------------------------------- requests
+
+
+def render_request(request: ModelRequest, model_id: ModelId, profile: Profile, *, stream: bool = False) -> bytes:
+    """Render the request's body; equal requests give equal bytes."""
+    check_model_settings(request.settings, profile, model_id.model)
+    parts = [b'{"model":', to_json_bytes(model_id.model), _STATELESS, *_settings(request, profile)]
 
     if stream:
         parts.append(b',"stream":true')
@@ -56,92 +99,81 @@ def render_request(request: ModelRequest, writer: Writer, profile: Profile, *, s
         parts.append(json_member("prompt_cache_key", request.conversation_id[:64]))
 
     if request.output is not None:
-        parts.append(_text_format(request.output))
+        parts.append(cached_bytes(request.output, _CACHE_KEY, _text_format))
 
     if request.tools:
-        parts += [b',"tools":[', b",".join([_render_tool(spec) for spec in request.tools]), b"]"]
+        tools = [cached_bytes(spec, _CACHE_KEY, _tool_json) for spec in request.tools]
+        parts += [b',"tools":[', b",".join(tools), b"]"]
 
     if request.instructions:
         parts.append(json_member("instructions", request.instructions))
 
-    parts += [b',"input":[', b",".join([_render_items(message, writer) for message in request.messages]), b"]}"]
+    parts += [b',"input":[', b",".join([_render_items(message, model_id) for message in request.messages]), b"]}"]
     return b"".join(parts)
 
 
 def _settings(request: ModelRequest, profile: Profile) -> list[bytes]:
-    settings: ModelSettings = request.settings
+    settings = request.settings
     effort = settings.reasoning if "reasoning" in profile.known_settings else None
-    given: list[tuple[str, Any]] = [
-        ("max_output_tokens", settings.max_output_tokens),
-        ("temperature", settings.temperature),
-        ("reasoning", {"effort": effort} if effort is not None else None),
-    ]
+    members: dict[str, object] = {
+        "max_output_tokens": settings.max_output_tokens,
+        "temperature": settings.temperature,
+        "reasoning": {"effort": effort} if effort is not None else None,
+    }
 
     if request.tools:
         choice = settings.tool_choice
-        named = {"type": "function", "name": choice}
-        given += [
-            ("tool_choice", choice if choice in (None, "auto", "none", "required") else named),
-            ("parallel_tool_calls", settings.parallel_tool_calls),
-        ]
+        is_mode = choice in (None, "auto", "none", "required")
+        members["tool_choice"] = choice if is_mode else {"type": "function", "name": choice}
+        members["parallel_tool_calls"] = settings.parallel_tool_calls
 
-    return [json_member(name, value) for name, value in given if value is not None]
+    return json_members(members)
 
 
 def _text_format(output: OutputSpec) -> bytes:
-    slot = output.cache()
-
-    if _CACHE_KEY not in slot:
-        schema, is_strict = openai_schema(output.schema)
-        form = {"type": "json_schema", "name": output.name[:64], "schema": schema, "strict": is_strict}
-        slot[_CACHE_KEY] = json_member("text", {"format": form})
-
-    return bytes(slot[_CACHE_KEY])
+    schema, is_strict = openai_schema(output.schema)
+    named = {"type": "json_schema", "name": output.name[:64], "schema": schema, "strict": is_strict}
+    return json_member("text", {"format": named})
 
 
-def _render_tool(spec: ToolSpec) -> bytes:
-    slot = spec.cache()
-
-    if _CACHE_KEY not in slot:
-        tool = {"type": "function", "name": spec.name, "description": spec.description}
-        # Strict unless told otherwise, which would refuse most schemas.
-        slot[_CACHE_KEY] = to_json_bytes(tool | {"parameters": dict(spec.parameters), "strict": False})
-
-    return bytes(slot[_CACHE_KEY])
+def _tool_json(spec: ToolSpec) -> bytes:
+    tool = {"type": "function", "name": spec.name, "description": spec.description}
+    # Responses defaults to strict, and strict mode rejects most tool schemas.
+    return to_json_bytes(tool | {"parameters": dict(spec.parameters), "strict": False})
 
 
-def _render_items(message: Message, writer: Writer) -> bytes:
-    slot = message.cache()
+def _render_items(message: Message, model_id: ModelId) -> bytes:
+    cache = message.cache()
     key = _CACHE_KEY
 
-    if isinstance(message, AssistantMessage) and _has_own_reasoning(message, writer):
-        key = "responses-reasoning"
+    if isinstance(message, AssistantMessage) and _may_send_reasoning(message, model_id):
+        key = _REASONING_CACHE_KEY
 
-    found: bytes | None = slot.get(key)
+    rendered: bytes | None = cache.get(key)
 
-    if found is None:
+    if rendered is None:
         items = (
             _plain_items(message)
             if key == _CACHE_KEY or not isinstance(message, AssistantMessage)
             else _items_with_reasoning(message)
         )
-        found = slot[key] = b",".join([to_json_bytes(item) for item in items])
+        rendered = cache[key] = b",".join([to_json_bytes(item) for item in items])
 
-    return found
+    return rendered
 
 
-def _has_own_reasoning(message: AssistantMessage, writer: Writer) -> bool:
-    """Whether the reply's own reasoning may go back with it: written by this model, and nothing of it cut off."""
+def _may_send_reasoning(message: AssistantMessage, model_id: ModelId) -> bool:
+    """Whether the reply's reasoning goes back with it: this model wrote it, and no call of the reply was removed."""
     data = message.provider_data
 
-    if data is None or (data.provider, data.model) != writer or message.cache().get(STALE_REASONING):
+    if data is None or (data.provider, data.model) != model_id or message.cache().get(_STALE_REASONING):
         return False
 
     calls = sum(item["type"] == "function_call" for item in data.items)
     return all(item["calls"] == calls == len(message.calls) for item in data.items if item["type"] == "turn")
 
 
-def _plain_items(message: Message) -> Iterator[dict[str, Any]]:
+def _plain_items(message: Message) -> Iterator[dict[str, object]]:
     match message:
         case SystemMessage():
             yield {"role": "system", "content": message.text}
@@ -151,63 +183,56 @@ def _plain_items(message: Message) -> Iterator[dict[str, Any]]:
             yield {"role": "user", "content": summary_text(message)}
         case AssistantMessage():
             if message.text.strip():
-                # Parts, not a string: compatible servers take only those for an assistant.
+                # Compatible servers accept an assistant's content only as parts, not as a string.
                 part = {"type": "output_text", "text": message.text}
                 yield {"type": "message", "role": "assistant", "content": [part]}
 
-            yield from (_call(call) for call in message.calls)
+            yield from (_call_item(call) for call in message.calls)
         case ToolMessage():
             for result in message.results:
                 yield {"type": "function_call_output", "call_id": result.call_id, "output": result_text(result.text)}
 
 
-def _content(message: UserMessage) -> str | list[dict[str, Any]]:
+def _content(message: UserMessage) -> str | list[object]:
     if not message.images:
         return message.text
 
-    parts: list[dict[str, Any]] = [{"type": "input_text", "text": message.text}] if message.text.strip() else []
+    parts: list[object] = [{"type": "input_text", "text": message.text}] if message.text.strip() else []
     return parts + [{"type": "input_image", "image_url": image_url(image)} for image in message.images]
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _call_item(call: ToolCall) -> dict[str, object]:
     return {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments_text(call)}
 
 
-def _items_with_reasoning(message: AssistantMessage) -> Iterator[dict[str, Any]]:
-    """The reply as it was written: reasoning verbatim, text and calls under the ids that belong to it."""
+def _items_with_reasoning(message: AssistantMessage) -> Iterator[JSONObject]:
+    """Render the reply as the model wrote it: reasoning verbatim, text and calls with their item ids."""
     assert message.provider_data is not None
     items = message.provider_data.items
     calls = {call.id: call for call in message.calls}
-    whole = sum(item["length"] for item in items if item["type"] == "message") == len(message.text)
+    unchanged = sum(item["length"] for item in items if item["type"] == "message") == len(message.text)
     start = 0
 
     for item in items:
         if item["type"] == "reasoning":
             yield item
         elif item["type"] == "message":
-            # A text that is not the one that was written any more stands whole where it began.
-            text = message.text[start : start + item["length"]] if whole else message.text if start == 0 else ""
-            start += item["length"] if whole else 1
+            # A text that was changed since (masked, scrubbed) can't be split: it goes into the first text item.
+            text = message.text[start : start + item["length"]] if unchanged else message.text if start == 0 else ""
+            start += item["length"] if unchanged else 1
             part = {"type": "output_text", "text": text, "annotations": []}
             yield {"type": "message", "id": item["id"], "role": "assistant", "status": "completed", "content": [part]}
         elif item["type"] == "function_call":
-            yield {"id": item["id"], **_call(calls[item["call_id"]])}
+            yield {"id": item["id"], **_call_item(calls[item["call_id"]])}
 
 
-_REASONING = ("type", "id", "summary", "content", "encrypted_content")
-_KINDS = {
-    "response.output_text.delta": "text",
-    "response.refusal.delta": "text",
-    "response.reasoning_summary_text.delta": "thinking",
-    "response.reasoning_text.delta": "thinking",
-    "response.function_call_arguments.delta": "arguments",
-}
+# --------------------------------------------------------------------------------------------- replies
 
 
-def decode_reply(answer: Any, writer: Writer) -> ModelReply:
-    """The reply in a whole answer."""
+def decode_reply(answer: JSONObject, model_id: ModelId) -> ModelReply:
+    """Decode a whole response; a stream's last event holds one too."""
     if answer.get("status") == "failed":
-        raise service_failure(answer.get("error"), writer)
+        raise service_failure(answer.get("error"), model_id)
 
     output = answer["output"]
     parts = [part for item in output if item["type"] == "message" for part in item["content"]]
@@ -220,33 +245,29 @@ def decode_reply(answer: Any, writer: Writer) -> ModelReply:
     reason = _finish_reason(answer, parts, calls)
 
     if reason == "filter" and not text and not calls:
-        raise ContentRefused(
-            f"The content filter of {writer[0]} stopped the reply of {writer[1]!r}.",
-            provider=writer[0],
-            model=writer[1],
-        )
+        raise content_filtered(model_id)
 
     return ModelReply(
         text=text,
         calls=calls,
-        usage=decode_usage(answer.get("usage") or {}, writer),
+        usage=openai_usage(answer.get("usage") or {}, model_id, input="input_tokens", output="output_tokens"),
         finish_reason=reason,
-        provider_data=_reasoning_items(output, writer),
-        model=answer.get("model") or writer[1],
+        provider_data=_reasoning_data(output, model_id),
+        model=answer.get("model") or model_id.model,
         response_id=answer.get("id") or "",
     )
 
 
-def service_failure(error: Any, writer: Writer) -> ProviderError:
-    """The error that an answer or an event speaks of."""
-    return provider_error(ServiceError.parse(200, error), provider=writer[0], model=writer[1])
+def service_failure(error: object, model_id: ModelId) -> ProviderError:
+    """Return the error that a failed response or an error event reports."""
+    return provider_error(ServiceError.parse(200, error), provider=model_id.provider, model=model_id.model)
 
 
-def _part_text(part: Any) -> str:
+def _part_text(part: JSONObject) -> str:
     return str(part.get("text") or part.get("refusal") or "")
 
 
-def _finish_reason(answer: Any, parts: list[Any], calls: tuple[ToolCall, ...]) -> FinishReason:
+def _finish_reason(answer: JSONObject, parts: Sequence[JSONObject], calls: tuple[ToolCall, ...]) -> FinishReason:
     if answer.get("status") == "incomplete":
         reason = (answer.get("incomplete_details") or {}).get("reason")
         return "filter" if reason == "content_filter" else "length"
@@ -257,132 +278,57 @@ def _finish_reason(answer: Any, parts: list[Any], calls: tuple[ToolCall, ...]) -
     return "calls" if calls else "stop"
 
 
-def _reasoning_items(output: list[Any], writer: Writer) -> ProviderData | None:
-    """Reasoning as it was encrypted, and the ids of what belongs to it; of text and calls only the place is kept."""
+def _reasoning_data(output: Sequence[JSONObject], model_id: ModelId) -> ProviderData | None:
+    """Keep the encrypted reasoning, and of each text and call only its id and position."""
     reasoning = [item for item in output if item["type"] == "reasoning"]
 
-    # Reasoning that the service neither stored nor encrypted can't be shown to it again.
+    # The service accepts reasoning only if it stored or encrypted it.
     if not reasoning or not all(item.get("encrypted_content") for item in reasoning):
         return None
 
     calls = sum(item["type"] == "function_call" for item in output)
-    items: list[dict[str, Any]] = [{"type": "turn", "calls": calls}]
+    items: list[dict[str, object]] = [{"type": "turn", "calls": calls}]
 
     for item in output:
         match item["type"]:
             case "reasoning":
-                items.append({key: item[key] for key in _REASONING if item.get(key) is not None})
+                items.append({key: item[key] for key in _REASONING_FIELDS if item.get(key) is not None})
             case "message":
                 length = sum(len(_part_text(part)) for part in item["content"])
                 items.append({"type": "message", "id": item["id"], "length": length})
             case "function_call":
                 items.append({"type": "function_call", "id": item["id"], "call_id": item["call_id"]})
             case _:
-                pass  # what we never ask for
+                pass  # items of built-in tools, which requests never enable
 
-    return ProviderData(provider=writer[0], model=writer[1], items=tuple(items))
-
-
-def decode_usage(bill: Any, writer: Writer) -> Usage:
-    """What Responses bills: its input includes what was cached."""
-    read = bill.get("input_tokens_details") or {}
-    written = bill.get("output_tokens_details") or {}
-    return priced_usage(
-        *writer,
-        input=bill.get("input_tokens") or 0,
-        output=bill.get("output_tokens") or 0,
-        read=read.get("cached_tokens") or 0,
-        write=read.get("cache_write_tokens") or 0,
-        reasoning=written.get("reasoning_tokens") or 0,
-    )
+    return ProviderData(provider=model_id.provider, model=model_id.model, items=tuple(items))
 
 
-class StreamDecoder:
-    """Passes the pieces of a streamed answer on; its last event holds the whole."""
+class ResponsesStreamDecoder:
+    """Forwards the deltas of a stream and keeps its last event, which holds the whole response."""
 
-    def __init__(self, on_delta: OnDelta, writer: Writer) -> None:
-        self._on_delta, self._writer = on_delta, writer
-        self.answer: Any = None
+    def __init__(self, on_delta: OnDelta, model_id: ModelId) -> None:
+        self._on_delta, self._model_id = on_delta, model_id
+        self._answer: JSONObject | None = None
 
-    def add(self, event: Any) -> None:
-        """One event."""
+    @property
+    def is_complete(self) -> bool:
+        return self._answer is not None
+
+    def add(self, event: JSONObject) -> None:
+        """Process one event."""
         kind = event["type"]
 
-        if kind in _KINDS:
-            self._on_delta(Delta(text=event["delta"], kind=_KINDS[kind]))  # type: ignore[arg-type]  # a Literal's value
+        if kind in _DELTA_KINDS:
+            self._on_delta(Delta(text=event["delta"], kind=_DELTA_KINDS[kind]))
         elif kind in ("response.completed", "response.incomplete"):
-            self.answer = event["response"]
+            self._answer = event["response"]
         elif kind == "response.failed":
-            raise service_failure(event["response"].get("error"), self._writer)
+            raise service_failure(event["response"].get("error"), self._model_id)
         elif kind == "error":
-            raise service_failure(event, self._writer)
+            raise service_failure(event, self._model_id)
 
-
-_CLASSIC = re.compile(r"(ft:)?(gpt-3\.5|gpt-4|chatgpt-4)")
-_BAD_REASONING = re.compile(r"encrypted content|Item with id 'rs_|of type 'reasoning'|required 'reasoning' item")
-
-
-class OpenAIResponses:
-    """Answers through Responses: `OpenAIResponses("gpt-5-mini")`. Nothing is stored at the service.
-
-    Key and address come from OPENAI_API_KEY and OPENAI_BASE_URL where they are not given. `profile` names the rules
-    that the requests keep; by default they follow from the model's name. `timeout` is for one request, in seconds.
-    """
-
-    is_remote = True
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        profile: str | None = None,
-        timeout: float = 300.0,
-        name: str = "openai-responses",
-    ) -> None:
-        self.name, self.model = name, model
-        self.secrets = () if api_key is None else (api_key,)
-        default = "openai-responses-classic" if _CLASSIC.match(model) else "openai-responses"
-        self._rules = get_profile(profile or default)
-        self.profile = self._rules.name
-        self._connection = Connection(
-            lambda: openai_client(api_key=api_key, base_url=base_url, timeout=timeout), "/responses", name, model
-        )
-
-    def __repr__(self) -> str:
-        return f"OpenAIResponses({self.model!r}, profile={self.profile!r})"
-
-    def check(self, settings: ModelSettings) -> None:
-        """Whether this model knows these settings."""
-        check_model_settings(settings, self._rules, self.model)
-
-    async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
-        """Ask, and wait for the whole reply; pieces of it go to `on_delta` on their way."""
-        try:
-            return await self._ask(request, on_delta)
-        except RequestRejected as error:
-            if not (_BAD_REASONING.search(str(error)) and drop_stale_reasoning(request, STALE_REASONING)):
-                raise
-
-        # Reasoning that the service does not know again is dropped whole, and the same question asked without it.
-        return await self._ask(request, on_delta)
-
-    async def _ask(self, request: ModelRequest, on_delta: OnDelta | None) -> ModelReply:
-        writer = (self.name, self.model)
-        body = render_request(request, writer, self._rules, stream=on_delta is not None)
-
-        if on_delta is None:
-            return await self._connection.send(body, lambda answer: decode_reply(answer, writer))
-
-        gathering = StreamDecoder(on_delta, writer)
-        await self._connection.stream(body, gathering.add)
-
-        if gathering.answer is None:
-            raise self._connection.truncated_stream()
-
-        return decode_reply(gathering.answer, writer)
-
-    async def aclose(self) -> None:
-        """Close the connections of the running event loop; they open again on the next request."""
-        await self._connection.aclose()
+    def reply(self) -> ModelReply:
+        """Return the reply once the stream has ended."""
+        assert self._answer is not None
+        return decode_reply(self._answer, self._model_id)

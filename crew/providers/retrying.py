@@ -1,23 +1,35 @@
-"""A provider that asks again where that is worth it: by the error's type, as the service asks, within a deadline."""
+"""Retries failed requests to a provider, with backoff, within a deadline."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from crew.errors import MalformedReply, ProviderError, Unavailable, describe
-from crew.interfaces import Delta, ModelReply, ModelRequest, ModelSettings, OnDelta, Provider, RetryAttempt
+from crew.interfaces import (
+    AsyncClosable,
+    ChecksSettings,
+    Delta,
+    HasSecrets,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    OnDelta,
+    Provider,
+    RetryAttempt,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often and how long: `attempts` in all, `timeout` for one of them, `deadline` for all with their waits.
+    """Limits of the retries, in seconds: `timeout` is for one attempt, `deadline` for all attempts and waits together.
 
-    The waits double from `first_wait` to `longest_wait`, each shortened by chance, so that many who fail together do
-    not come back together. A service that asks for a longer wait gets it, up to `longest_retry_after`.
+    The waits double from `first_wait` to `longest_wait`, each with random jitter, so that clients that failed together
+    do not retry together. A longer `Retry-After` of the service is honoured up to `longest_retry_after`.
     """
 
     attempts: int = 8
@@ -28,9 +40,12 @@ class RetryPolicy:
     longest_retry_after: float = 120.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Retrying:
-    """Wraps a provider; the random number, the sleep and the clock can be given."""
+    """A `RemoteProvider` that wraps any provider and repeats requests that fail with Unavailable or MalformedReply.
+
+    `random`, `sleep` and `clock` are replaceable for tests.
+    """
 
     provider: Provider = field(kw_only=False)
     policy: RetryPolicy = field(default_factory=RetryPolicy)
@@ -51,85 +66,98 @@ class Retrying:
         return self.provider.profile
 
     @property
-    def secrets(self) -> tuple[str, ...]:
-        """What the provider holds and nobody may see."""
-        return getattr(self.provider, "secrets", ())
+    def secrets(self) -> Sequence[object]:
+        """The secrets of the wrapped provider."""
+        return () if self._secret_holder is None else self._secret_holder.secrets
+
+    @cached_property  # read for every request, and isinstance with a Protocol is slow
+    def _secret_holder(self) -> HasSecrets | None:
+        return self.provider if isinstance(self.provider, HasSecrets) else None
 
     def check(self, settings: ModelSettings) -> None:
-        """Whether the provider knows these settings."""
-        if check := getattr(self.provider, "check", None):
-            check(settings)
+        """Check the settings with the wrapped provider, if it can."""
+        if isinstance(self.provider, ChecksSettings):
+            self.provider.check(settings)
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
-        """Ask until there is a reply, an error that asking again can't mend, or no time left."""
+        """Return the first reply; raise if an error is not retryable or no attempt or time is left."""
         end = self.clock() + self.policy.deadline
         attempt = 1
 
         while True:
-            told = _DeltaTracker(on_delta) if on_delta is not None else None
+            deltas = _DeltaTracker(on_delta) if on_delta is not None else None
 
             try:
-                return await self._attempt(request, told, end)
+                return await self._attempt(request, deltas, end)
             except (Unavailable, MalformedReply) as error:
                 wait = self._wait(error, attempt, end)
 
                 if request.on_retry is not None:
                     request.on_retry(RetryAttempt(attempt=attempt, reason=describe(error), wait=wait))
 
-            if told is not None and told.started:
-                told.on_delta(Delta(text="", kind="restart"))
+            if deltas is not None and deltas.started:
+                deltas.on_delta(Delta(text="", kind="restart"))
 
             await self.sleep(wait)
             attempt += 1
 
-    async def _attempt(self, request: ModelRequest, told: _DeltaTracker | None, end: float) -> ModelReply:
+    async def _attempt(self, request: ModelRequest, deltas: _DeltaTracker | None, end: float) -> ModelReply:
         seconds = min(self.policy.timeout, max(0.001, end - self.clock()))
 
         try:
             async with asyncio.timeout(seconds) as limit:
-                return await self.provider.complete(request, told)
+                return await self.provider.complete(request, deltas)
         except TimeoutError as error:
             if not limit.expired():
                 raise
 
             raise Unavailable(
-                f"{self.name} ({self.model}) did not answer within {seconds:g} s.", provider=self.name, model=self.model
+                f"{self.name} ({self.model}) did not respond within {seconds:g} s.",
+                provider=self.name,
+                model=self.model,
             ) from error
 
     def _wait(self, error: ProviderError, attempt: int, end: float) -> float:
-        """The seconds until the next attempt; the error itself, if there is none."""
+        """Return the seconds until the next attempt; raise the error if there is no next attempt."""
         policy = self.policy
+        now = self.clock()
+        elapsed = now - (end - policy.deadline)
+        history = f"{attempt} attempt{'' if attempt == 1 else 's'} in {elapsed:.0f} s"
 
         if attempt >= policy.attempts:
-            error.add_note(f"It was asked {attempt} times.")
-            raise error
+            raise _with_reason(error, history)
 
         asked = error.retry_after
 
         if asked is not None and asked > policy.longest_retry_after:
-            error.add_note(
-                f"The service asks to wait {asked:.0f} s, which is more than the {policy.longest_retry_after:g} s that "
-                "longest_retry_after allows."
+            raise _with_reason(
+                error,
+                f"{history}; the service asks to wait {asked:.0f} s, more than "
+                f"longest_retry_after={policy.longest_retry_after:g} allows",
             )
-            raise error
 
-        grown = min(policy.longest_wait, policy.first_wait * 2.0 ** (attempt - 1))
-        wait = max(grown * (0.5 + self.random() / 2), asked or 0.0)
+        backoff = min(policy.longest_wait, policy.first_wait * 2.0 ** (attempt - 1))
+        wait = max(backoff * (0.5 + self.random() / 2), asked or 0.0)
 
-        if self.clock() + wait >= end:
-            error.add_note(f"The deadline of {policy.deadline:g} s leaves no time to ask again.")
-            raise error
+        if now + wait >= end:
+            raise _with_reason(error, f"{history}; the deadline of {policy.deadline:g} s leaves no time for another")
 
         return wait
 
     async def aclose(self) -> None:
-        """Close the provider, if it can be closed."""
-        if close := getattr(self.provider, "aclose", None):
-            await close()
+        """Close the wrapped provider, if it can be closed."""
+        if isinstance(self.provider, AsyncClosable):
+            await self.provider.aclose()
+
+
+def _with_reason(error: ProviderError, reason: str) -> ProviderError:
+    """Append to the message why there is no further attempt; callers that print only the message see it too."""
+    error.args = (f"{error} ({reason})",)
+    return error
 
 
 class _DeltaTracker:
-    """Passes the pieces of a reply on, and remembers whether there were any."""
+    """Forwards deltas and records whether there were any."""
 
     __slots__ = ("on_delta", "started")
 

@@ -1,11 +1,10 @@
-"""A provider that answers from a script: for examples, tests and offline work."""
+"""A provider that replies from a script: for examples, tests and offline work."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from crew.errors import ScriptExhausted
 from crew.history.tokens import estimate_message_tokens, estimate_tokens
@@ -16,18 +15,18 @@ ScriptLine = str | ToolCall | Sequence[ToolCall] | ModelReply | BaseException
 ScriptEntry = ScriptLine | Callable[[ModelRequest], ScriptLine]
 
 
-def call(name: str, /, **arguments: Any) -> ToolCall:
-    """A call for a script: `call("lookup_order", order_id="17")`."""
+def call(name: str, /, **arguments: object) -> ToolCall:
+    """Make a tool call for a script: `call("lookup_order", order_id="17")`."""
     return ToolCall(id="", name=name, arguments=json.dumps(arguments, ensure_ascii=False))
 
 
 class ScriptedProvider:
-    """Answers an agent's first request in a conversation with the first line, the second with the second, and so on.
+    """Replies to an agent's first request in a conversation with the first line, to the second with the second, etc.
 
     A line is a text, a `call(...)`, a list of calls, a `ModelReply`, an error to raise, or a function of the request
-    that returns one of these; a last line that is a function answers for ever. It keeps no state: the request says
-    which turn it is, so that one script serves any number of runs at once, and a run that is resumed goes on where
-    it stood. Requests for a summary take no line: `summary` answers them.
+    that returns one of these. If the last line is a function, it replies to all further requests. The provider keeps
+    no state: the request holds its turn, so that one script serves concurrent runs, and a resumed run continues at its
+    line. Summary requests use no line: `summary` replies to them.
     """
 
     def __init__(
@@ -42,12 +41,12 @@ class ScriptedProvider:
         self.name, self.model, self.profile = name, model, profile
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
-        """The line for this turn."""
+        """Return the reply of the line for this turn; with `on_delta`, line by line."""
         reply = self._reply(self._line(request), request)
 
         if on_delta is not None:
-            for word in reply.text.splitlines(keepends=True):
-                on_delta(Delta(text=word))
+            for piece in reply.text.splitlines(keepends=True):
+                on_delta(Delta(text=piece))
 
         return reply
 
@@ -62,8 +61,8 @@ class ScriptedProvider:
 
             if not self.lines or not callable(self.lines[-1]):
                 raise ScriptExhausted(
-                    f"The script of {request.agent!r} has {len(self.lines)} lines, and this is request "
-                    f"{request.turn + 1}: add a line, or end with a function of the request.",
+                    f"The script of {request.agent!r} has {len(self.lines)} lines, but this is request "
+                    f"{request.turn + 1}: add a line, or end the script with a function of the request.",
                     provider=self.name,
                     model=self.model,
                 )
@@ -72,9 +71,10 @@ class ScriptedProvider:
         return line(request) if callable(line) else line
 
     def _summary(self, turn: int) -> ScriptEntry | None:
-        """The script for a summary: the given one, else the function that answers this turn, else a plain sentence."""
-        at = min(turn, len(self.lines) - 1)
-        return self.summary or (None if at >= 0 and callable(self.lines[at]) else "What was said before this point.")
+        """Return the summary line; None if the function for this turn replies to summary requests too."""
+        index = min(turn, len(self.lines) - 1)
+        is_function = index >= 0 and callable(self.lines[index])
+        return self.summary or (None if is_function else "Summary of the earlier conversation.")
 
     def _reply(self, line: ScriptLine, request: ModelRequest) -> ModelReply:
         match line:
@@ -97,10 +97,10 @@ class ScriptedProvider:
 
 
 def estimated_usage(request: ModelRequest, reply: ModelReply) -> Usage:
-    """What a model of about this size would have billed, so that budgets can be tried offline."""
-    words = estimate_tokens(request.instructions) + sum(
+    """Estimate what a model would bill, so that limits can be tested offline."""
+    overhead = estimate_tokens(request.instructions) + sum(
         estimate_tokens(spec.description) + 20 for spec in request.tools
     )
-    read = words + sum(estimate_message_tokens(message) for message in request.messages)
-    written = estimate_tokens(reply.text) + sum(estimate_tokens(c.arguments) + 4 for c in reply.calls)
-    return Usage(requests=1, input_tokens=read, output_tokens=written)
+    input = overhead + sum(estimate_message_tokens(message) for message in request.messages)
+    output = estimate_tokens(reply.text) + sum(estimate_tokens(c.arguments) + 4 for c in reply.calls)
+    return Usage(requests=1, input_tokens=input, output_tokens=output)

@@ -1,7 +1,8 @@
-"""The SDKs' HTTP client without the merging that a request of ours never needs."""
+"""Opens the vendors' SDK clients, on an HTTP client without the per-request work that rendered bodies don't need."""
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -11,38 +12,53 @@ from crew.errors import AuthenticationFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SDKClient:
-    """An SDK's client and the names of it that we use; `lost` and `garbled` are what its transport may let through."""
+    """An SDK's client and the classes of that SDK that a connection uses.
 
-    client: Any
+    The SDK wraps most errors of its transport in `base_error`; `connection_errors` and `protocol_errors` may come
+    through unwrapped. `connector_error` is the transport's error for a connection that could not be opened.
+    """
+
+    client: Any  # openai.AsyncOpenAI or anthropic.AsyncAnthropic: each is imported on first use only
     module: Any
-    stream_class: Any
-    response_class: Any
+    stream_class: type[object]
+    response_class: type[object]
     base_error: type[Exception]
     missing_key_message: str
     connection_errors: tuple[type[Exception], ...]
+    connector_error: type[Exception]
     protocol_errors: tuple[type[Exception], ...]
     api_key: str = field(repr=False)
 
-    def url(self, path: str) -> str:
-        """The whole address: the SDK parses a relative one twice."""
-        return f"{str(self.client.base_url).rstrip('/')}{path}"
+    def url(self, endpoint: str) -> str:
+        """Return the absolute URL: the SDK would parse a relative one twice."""
+        return f"{str(self.client.base_url).rstrip('/')}{endpoint}"
+
+    @property
+    def server(self) -> str:
+        """The base URL for error messages: without user name, password and query."""
+        url = self.client.base_url
+        return (f"{url.scheme}://{url.netloc.decode()}{url.path}" if url.scheme else str(url.path)).rstrip("/")
+
+    def hide_key(self, text: str) -> str:
+        """Return the text without the API key."""
+        return text.replace(self.api_key, "[key]") if self.api_key else text
 
 
 @cache
-def http_options(timeout: float) -> dict[str, Any]:
-    """How both SDKs' HTTP clients are made: one TLS context for all of them, since to make one takes 20 ms."""
+def http_options(timeout: float) -> dict[str, object]:
+    """Return the options of every HTTP client; they share one TLS context, since creating one takes 20 ms."""
     import httpx2
 
     return {
         "timeout": httpx2.Timeout(timeout, connect=10.0),
-        # 0 is no limit to aiohttp: who runs many runs at once wants them at once; the services say when it is too much.
+        # For aiohttp 0 means unlimited: concurrent runs are limited by the services' rate limits, not by a queue here.
         "limits": httpx2.Limits(max_connections=0, max_keepalive_connections=0, keepalive_expiry=60.0),
-        "verify": _tls(),
+        "verify": _tls_context(),
     }
 
 
 @cache
-def _tls() -> Any:
+def _tls_context() -> ssl.SSLContext:
     import httpx2
 
     return httpx2.create_ssl_context()
@@ -50,74 +66,83 @@ def _tls() -> Any:
 
 @cache
 def http_client_class(base: type[Any]) -> type[Any]:
-    """A client class that builds a request with a ready body, and sends it, straight away.
+    """Return a subclass of an SDK's HTTP client that builds and sends a request with a rendered body directly.
 
-    httpx parses the address and merges headers, cookies and parameters of client and request anew each time; of ours,
-    the SDK has given everything already. Each of the two was a tenth of what a call costs.
+    For each request httpx parses the URL and merges headers, cookies and parameters of client and request, all of
+    which the SDK has already set. Building and sending each took a tenth of the time of a call.
     """
     import httpx2
 
-    class Lean(base):  # type: ignore[misc]  # the base is known only once the SDK is loaded
+    class DirectClient(base):  # type: ignore[misc]  # the base is known only once the SDK is loaded
         def build_request(
-            self, method: str, url: Any, *, content: Any = None, headers: Any = None, timeout: Any = None, **more: Any
-        ) -> Any:
+            self,
+            method: str,
+            url: httpx2.URL | str,
+            *,
+            content: object = None,
+            headers: Any = None,
+            timeout: Any = None,
+            **more: object,
+        ) -> httpx2.Request:
             if not isinstance(content, bytes) or timeout is None or any(value is not None for value in more.values()):
-                return super().build_request(
+                built: httpx2.Request = super().build_request(
                     method, url, content=content, headers=headers, timeout=timeout or self.timeout, **more
                 )
+                return built
 
-            known = self.__dict__.setdefault("_known", {})
-            address = known.get(url)
+            cached = self.__dict__.setdefault("_cached", {})
+            address = cached.get(url)
 
             if address is None:
-                address = known[url] = httpx2.URL(url)
+                address = cached[url] = httpx2.URL(url)
 
-            limits = known.get(timeout)
+            limits = cached.get(timeout)
 
             if limits is None:
-                limits = known[timeout] = httpx2.Timeout(timeout).as_dict()
+                limits = cached[timeout] = httpx2.Timeout(timeout).as_dict()
 
             request = httpx2.Request(method, address, content=content, headers=headers, extensions={"timeout": limits})
             request.headers.setdefault("Accept-Encoding", self.headers["accept-encoding"])
             return request
 
-        async def send(self, request: Any, *, stream: bool = False, **more: Any) -> Any:
-            """As the base, but past the layers for logins and redirects where there is nothing for them to do."""
-            transport_for = getattr(self, "_transport_for_url", None)  # private: another release may not have it
+        async def send(self, request: httpx2.Request, *, stream: bool = False, **more: object) -> httpx2.Response:
+            """Skip the authentication and redirect layers of the base class unless the request needs them."""
+            # Probes the foreign library httpx2: the method is private, and another release may not have it.
+            transport_for = getattr(self, "_transport_for_url", None)
             special = stream or self.is_closed or self.auth is not None or request.url.userinfo or "auth" in more
 
             if special or transport_for is None:
-                return await super().send(request, stream=stream, **more)
+                return await self._send_by_base(request, stream=stream, **more)
 
-            response = await transport_for(request.url).handle_async_request(request)
+            response: httpx2.Response = await transport_for(request.url).handle_async_request(request)
 
             try:
                 if response.has_redirect_location:
                     await response.aclose()
-                    return await super().send(request, stream=stream, **more)
+                    return await self._send_by_base(request, stream=stream, **more)
 
                 await response.aread()
                 return response
-            except BaseException:  # as the base does: whatever happens, the connection goes back
+            except BaseException:  # as the base class does: always return the connection to its pool
                 await response.aclose()
                 raise
 
-    return Lean
+        async def _send_by_base(self, request: httpx2.Request, **options: object) -> httpx2.Response:
+            response: httpx2.Response = await super().send(request, **options)
+            return response
+
+    return DirectClient
 
 
 _NO_ANTHROPIC_KEY = (
-    "There is no key for Anthropic: set ANTHROPIC_API_KEY, or pass api_key= to the provider. "
+    "No API key for Anthropic: set ANTHROPIC_API_KEY, or pass api_key= to the provider. "
     "To work offline, use ScriptedProvider('Hello') as the agent's model."
 )
 
 
 def anthropic_client(*, api_key: str | None, base_url: str | None, timeout: float) -> SDKClient:
-    """A client of the running event loop; key and address come from the SDK's variables if not given."""
-    import aiohttp
+    """Open a client; the SDK reads key and URL from its environment variables if they are None."""
     import anthropic
-    import httpx2
-
-    http = http_client_class(anthropic.DefaultAioHttpClient)(**http_options(timeout))
 
     try:
         client = anthropic.AsyncAnthropic(
@@ -125,8 +150,8 @@ def anthropic_client(*, api_key: str | None, base_url: str | None, timeout: floa
             base_url=base_url,
             max_retries=0,
             timeout=timeout,
-            http_client=http,
-            # It would write a span of its own beside ours, and every token would be counted twice.
+            http_client=http_client_class(anthropic.DefaultAioHttpClient)(**http_options(timeout)),
+            # The SDK's span would duplicate ours and count every token twice.
             open_telemetry={"traces": False, "propagation": False},
         )
     except anthropic.AnthropicError as error:
@@ -135,49 +160,49 @@ def anthropic_client(*, api_key: str | None, base_url: str | None, timeout: floa
     if client.api_key is None and client.auth_token is None and client.credentials is None:
         raise AuthenticationFailed(_NO_ANTHROPIC_KEY, provider="anthropic")
 
-    key = client.api_key or client.auth_token or ""
-    return SDKClient(
-        client=client,
-        module=anthropic,
-        connection_errors=(httpx2.HTTPError, OSError),
-        base_error=anthropic.AnthropicError,
-        missing_key_message=_NO_ANTHROPIC_KEY,
-        protocol_errors=(aiohttp.ClientError,),
-        response_class=httpx2.Response,
-        stream_class=anthropic.AsyncStream[object],
-        api_key=key,
-    )
+    api_key = client.api_key or client.auth_token or ""
+    return _sdk_client(client, anthropic, anthropic.AnthropicError, _NO_ANTHROPIC_KEY, api_key)
 
 
 _NO_OPENAI_KEY = (
-    "There is no key for OpenAI: set OPENAI_API_KEY, or pass api_key= to the provider. "
+    "No API key for OpenAI: set OPENAI_API_KEY, or pass api_key= to the provider. "
     "To work offline, use ScriptedProvider('Hello') as the agent's model."
 )
 
 
 def openai_client(*, api_key: str | None, base_url: str | None, timeout: float) -> SDKClient:
-    """A client of the running event loop; key and address come from OPENAI_API_KEY and OPENAI_BASE_URL if not given."""
-    import aiohttp
-    import httpx2
+    """Open a client; the SDK reads OPENAI_API_KEY and OPENAI_BASE_URL if they are None."""
     import openai
-
-    http = http_client_class(openai.DefaultAioHttpClient)(**http_options(timeout))
 
     try:
         client = openai.AsyncOpenAI(
-            api_key=api_key, base_url=base_url, max_retries=0, timeout=timeout, http_client=http
+            api_key=api_key,
+            base_url=base_url,
+            max_retries=0,
+            timeout=timeout,
+            http_client=http_client_class(openai.DefaultAioHttpClient)(**http_options(timeout)),
         )
     except openai.OpenAIError as error:
         raise AuthenticationFailed(_NO_OPENAI_KEY, provider="openai") from error
 
+    return _sdk_client(client, openai, openai.OpenAIError, _NO_OPENAI_KEY, client.api_key)
+
+
+def _sdk_client(
+    client: object, module: Any, base_error: type[Exception], missing_key_message: str, api_key: str
+) -> SDKClient:
+    import aiohttp
+    import httpx2
+
     return SDKClient(
         client=client,
-        module=openai,
-        connection_errors=(httpx2.HTTPError, OSError),
-        base_error=openai.OpenAIError,
-        missing_key_message=_NO_OPENAI_KEY,
-        protocol_errors=(aiohttp.ClientError,),
+        module=module,
+        base_error=base_error,
+        missing_key_message=missing_key_message,
+        api_key=api_key,
+        stream_class=module.AsyncStream[object],
         response_class=httpx2.Response,
-        stream_class=openai.AsyncStream[object],
-        api_key=client.api_key,
+        connection_errors=(httpx2.HTTPError, OSError),
+        connector_error=aiohttp.ClientConnectorError,
+        protocol_errors=(aiohttp.ClientError,),
     )

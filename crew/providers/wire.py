@@ -1,44 +1,100 @@
-"""JSON as bytes: the same value always gives the same ones, and what was rendered is only joined again."""
+"""JSON encoding, setting checks and schema rules that the SDK providers share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from crew.errors import DefinitionError
+from crew.errors import ContentRefused, DefinitionError
 from crew.interfaces import ModelRequest, ModelSettings
 from crew.message_rules.profiles import Profile
-from crew.messages import SUMMARY_HEADING, AssistantMessage, Image, SummaryMessage, ToolCall, Usage, replace_surrogates
+from crew.messages import (
+    SUMMARY_HEADING,
+    AssistantMessage,
+    HasCache,
+    Image,
+    SummaryMessage,
+    ToolCall,
+    Usage,
+    replace_surrogates,
+)
 from crew.models import usage_cost
 
+C = TypeVar("C", bound=HasCache)
+JSONObject = Mapping[str, Any]
+"""JSON from a service. Decoders read it unchecked: `Connection` turns a KeyError or TypeError into MalformedReply."""
+
+CLASSIC_OPENAI_MODEL = re.compile(r"(ft:)?(gpt-3\.5|gpt-4|chatgpt-4)")
 EMPTY_RESULT = "(no output)"
 INVALID_JSON_KEY = "invalid_json"
 
 
-def to_json_bytes(value: Any) -> bytes:
-    """A value as JSON; keys keep their order, lone surrogates become U+FFFD."""
+class ModelId(NamedTuple):
+    """The provider and model that wrote a reply; its reasoning is sent back to this pair only."""
+
+    provider: str
+    model: str
+
+
+# ------------------------------------------------------------------------------------------------ JSON
+
+
+def to_json_bytes(value: object) -> bytes:
+    """Encode a value; keys keep their order, lone surrogates become U+FFFD."""
     try:
         return to_json(value, inf_nan_mode="null")
     except (PydanticSerializationError, UnicodeEncodeError):
         return to_json(_without_surrogates(value), inf_nan_mode="null")
 
 
-def json_member(name: str, value: Any) -> bytes:
-    """One member of an object, with its comma in front."""
+def _without_surrogates(value: object) -> object:
+    match value:
+        case str():
+            return replace_surrogates(value)
+        case dict():
+            return {_without_surrogates(key): _without_surrogates(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_without_surrogates(inner) for inner in value]
+        case _:
+            return value
+
+
+def json_member(name: str, value: object) -> bytes:
+    """Encode one member of an object, with a leading comma."""
     return b',"' + name.encode() + b'":' + to_json_bytes(value)
 
 
+def json_members(members: Mapping[str, object]) -> list[bytes]:
+    """Encode the members that are not None, each with a leading comma."""
+    return [json_member(name, value) for name, value in members.items() if value is not None]
+
+
+def cached_bytes(value: C, key: str, render: Callable[[C], bytes]) -> bytes:
+    """Render a message, tool or output type once, and keep the bytes with it."""
+    cache = value.cache()
+    rendered: bytes | None = cache.get(key)
+
+    if rendered is None:
+        rendered = cache[key] = render(value)
+
+    return rendered
+
+
 def parse_json(data: bytes | str) -> Any:
-    """A value out of JSON; ValueError if it is none. NaN and its kin are none."""
+    """Decode JSON; ValueError if it is invalid, which includes NaN and Infinity."""
     return from_json(data, allow_inf_nan=False)
 
 
-def arguments_object(call: ToolCall) -> dict[str, Any]:
-    """A call's arguments as an object; what a model wrote and is none is shown to it inside of one."""
+# --------------------------------------------------------------------------------------- message parts
+
+
+def arguments_object(call: ToolCall) -> dict[str, object]:
+    """Return a call's arguments as an object; text that is not a JSON object is wrapped in one."""
     if not call.arguments.strip():
         return {}
 
@@ -51,42 +107,47 @@ def arguments_object(call: ToolCall) -> dict[str, Any]:
 
 
 def arguments_text(call: ToolCall) -> str:
-    """A call's arguments as the text of an object: as the model wrote it, where it is one."""
+    """Return a call's arguments as JSON text: unchanged if the model wrote a JSON object."""
     value = arguments_object(call)
     return to_json_bytes(value).decode() if not value or INVALID_JSON_KEY in value else call.arguments
 
 
 def result_text(text: str) -> str:
-    """A result's text; some services refuse an empty one."""
+    """Return a tool result's text, or a placeholder: some services reject an empty one."""
     return text if text.strip() else EMPTY_RESULT
 
 
 def image_url(image: Image) -> str:
-    """An image's address; of base64 data, one that holds it."""
+    """Return an image's URL; base64 data becomes a data URL."""
     return image.url or f"data:{image.media_type};base64,{image.data}"
 
 
 def summary_text(message: SummaryMessage) -> str:
-    """A summary as a user's text that says what it is: data, not a request."""
+    """Return a summary as user text with a heading that marks it as data, not as a request."""
     return f"{SUMMARY_HEADING} (a record of what came before, not a request)\n{message.text}"
 
 
-def _without_surrogates(value: Any) -> Any:
-    match value:
-        case str():
-            return replace_surrogates(value)
-        case dict():
-            return {_without_surrogates(key): _without_surrogates(inner) for key, inner in value.items()}
-        case list() | tuple():
-            return [_without_surrogates(inner) for inner in value]
-        case _:
-            return value
+def drop_stale_reasoning(request: ModelRequest, flag: str) -> bool:
+    """Flag all reasoning in the request as not to be sent again; False if there was none."""
+    found = [
+        message
+        for message in request.messages
+        if isinstance(message, AssistantMessage) and message.provider_data and not message.cache().get(flag)
+    ]
+
+    for message in found:
+        message.cache()[flag] = True
+
+    return bool(found)
+
+
+# ----------------------------------------------------------------------------------- usage and settings
 
 
 def priced_usage(
-    provider: str, model: str, *, input: int, output: int, read: int = 0, write: int = 0, reasoning: int = 0
+    model_id: ModelId, *, input: int, output: int, read: int = 0, write: int = 0, reasoning: int = 0
 ) -> Usage:
-    """What one request used and cost; `input` includes what was read from and written to a cache."""
+    """Return one request's usage with its cost; `input` includes cache reads and writes."""
     usage = Usage(
         requests=1,
         input_tokens=input,
@@ -95,24 +156,46 @@ def priced_usage(
         cache_write_tokens=write,
         reasoning_tokens=reasoning,
     )
-    # A service that bills nothing in tokens has told us nothing about money either.
-    return replace(usage, cost=usage_cost(provider, model, usage) if input or output else None)
+    # Without token counts the cost is unknown, not zero.
+    return replace(usage, cost=usage_cost(*model_id, usage) if input or output else None)
+
+
+def openai_usage(usage: JSONObject, model_id: ModelId, *, input: str, output: str) -> Usage:
+    """Decode OpenAI's usage, whose input includes the cached tokens; `input` and `output` are the API's field names."""
+    input_details = usage.get(f"{input}_details") or {}
+    output_details = usage.get(f"{output}_details") or {}
+    return priced_usage(
+        model_id,
+        input=usage.get(input) or 0,
+        output=usage.get(output) or 0,
+        read=input_details.get("cached_tokens") or 0,
+        write=input_details.get("cache_write_tokens") or 0,
+        reasoning=output_details.get("reasoning_tokens") or 0,
+    )
+
+
+def content_filtered(model_id: ModelId) -> ContentRefused:
+    """Return the error for a reply that the service's content filter removed."""
+    provider, model = model_id
+    return ContentRefused(
+        f"The content filter of {provider} stopped the reply of {model!r}.", provider=provider, model=model
+    )
 
 
 _SETTING_ADVICE = {
-    "temperature": "leave it out: this model chooses by itself",
-    "reasoning": "leave it out, or use thinking_tokens= where the model takes a budget",
+    "temperature": "omit it; this model sets its own temperature",
+    "reasoning": "omit it, or use thinking_tokens= if the model takes a token budget",
     "thinking_tokens": "use reasoning= with 'low', 'medium' or 'high'",
-    "seed": "leave it out: this service has none",
-    "stop": "leave it out, and say in the instructions where to end",
+    "seed": "omit it; this API has no seed",
+    "stop": "omit it, and state in the instructions where to stop",
 }
 
 
 @lru_cache(maxsize=1024)
 def check_model_settings(settings: ModelSettings, profile: Profile, model: str) -> None:
-    """Every setting that is given is one that this era knows."""
+    """Raise DefinitionError if the profile does not support one of the settings."""
     given = [one.name for one in fields(settings) if getattr(settings, one.name) not in (None, ())]
-    # To ask for no reasoning is fine where there is none.
+    # `reasoning="none"` is valid for a model without reasoning.
     unknown = [
         name
         for name in given
@@ -124,12 +207,14 @@ def check_model_settings(settings: ModelSettings, profile: Profile, model: str) 
         raise DefinitionError(
             f"Settings of {model!r} (profile {profile.name!r})",
             [
-                f"{name}={getattr(settings, name)!r} is not known: {_SETTING_ADVICE.get(name, 'leave it out')}."
+                f"{name}={getattr(settings, name)!r} is not supported: {_SETTING_ADVICE.get(name, 'omit it')}."
                 for name in unknown
             ]
-            + [f"It takes: {known}."],
+            + [f"Supported: {known}."],
         )
 
+
+# --------------------------------------------------------------------------------------------- schemas
 
 _NOT_STRICT = frozenset({"patternProperties", "prefixItems", "not", "if", "then", "else", "unevaluatedProperties"})
 _OPENAI_DROPS = frozenset({"default", "discriminator", "examples"})
@@ -140,33 +225,33 @@ _ANTHROPIC_DROPS = _OPENAI_DROPS | {
 
 
 class NotStrict(Exception):
-    """This schema says something that a strict one can't."""
+    """The schema uses a feature that strict mode does not support."""
 
 
-def openai_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The schema for OpenAI, and whether it could be made strict: closed objects, every key required."""
+def openai_schema(schema: JSONObject) -> tuple[dict[str, object], bool]:
+    """Return the schema for OpenAI and whether it is strict: closed objects, every key required."""
     try:
         return _restrict(schema, _OPENAI_DROPS, every_key=True), True
     except NotStrict:
         return dict(schema), False
 
 
-def anthropic_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The schema for Anthropic: closed objects, without the bounds it can't hold to; None where that is impossible."""
+def anthropic_schema(schema: JSONObject) -> dict[str, object] | None:
+    """Return the schema for Anthropic: closed objects, unsupported bounds removed; None if it can't be strict."""
     try:
         return _restrict(schema, _ANTHROPIC_DROPS, every_key=False)
     except NotStrict:
         return None
 
 
-def _restrict(schema: Mapping[str, Any], drops: frozenset[str], *, every_key: bool) -> dict[str, Any]:
+def _restrict(schema: JSONObject, drops: frozenset[str], *, every_key: bool) -> dict[str, object]:
     if "$ref" in schema:
-        return {"$ref": schema["$ref"]}  # nothing may stand beside a reference
+        return {"$ref": schema["$ref"]}  # strict mode allows no keyword beside a reference
 
     if _NOT_STRICT & schema.keys():
         raise NotStrict
 
-    out: dict[str, Any] = {}
+    out: dict[str, object] = {}
 
     for key, value in schema.items():
         if key in drops:
@@ -184,25 +269,11 @@ def _restrict(schema: Mapping[str, Any], drops: frozenset[str], *, every_key: bo
 
     if out.get("type") == "object":
         if schema.get("additionalProperties", False) is not False or "properties" not in schema:
-            raise NotStrict  # a free mapping
+            raise NotStrict  # an object with arbitrary keys
 
         out["additionalProperties"] = False
 
         if every_key:
-            out["required"] = list(out["properties"])
+            out["required"] = list(schema["properties"])
 
     return out
-
-
-def drop_stale_reasoning(request: ModelRequest, mark: str) -> bool:
-    """Mark all of it in the request as not to be sent again; whether there was any."""
-    found = [
-        message
-        for message in request.messages
-        if isinstance(message, AssistantMessage) and message.provider_data and not message.cache().get(mark)
-    ]
-
-    for message in found:
-        message.cache()[mark] = True
-
-    return bool(found)

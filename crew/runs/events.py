@@ -16,7 +16,10 @@ Level = Literal["debug", "info", "warning", "error"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseEvent:
-    """Every event has a run (a branch is `run/branch`), the active agent, a sequence number and a time."""
+    """Every event has a run (a branch is `run/branch`), the active agent, a sequence number and a time.
+
+    To add an event, add its class here and to `Event`, and its line to event_text.py: logs and terminal then show it.
+    """
 
     level: ClassVar[Level] = "info"
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 from urllib.parse import quote, quote_plus
 
 from crew.errors import DefinitionError
+from crew.interfaces import HasSecrets
 
 KEY_VARIABLES = ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
@@ -261,7 +262,8 @@ class ExecutorSecrets:
 
     def __init__(self, secrets: Iterable[object], models: Iterable[object]) -> None:
         self._registry = SecretRegistry(secrets, parent=PROCESS_SECRETS)
-        self._models = {id(model): model for model in models if not isinstance(model, str | None)}
+        # Checked once: before Python 3.12 `isinstance` with a Protocol is too slow for every request.
+        self._secret_holders = [model for model in models if isinstance(model, HasSecrets)]
         self._environment_keys: dict[str, str] = {}
         self._environment_size = 0
         self._register_all_keys()
@@ -293,9 +295,8 @@ class ExecutorSecrets:
         self._register_provider_keys()
 
     def _register_provider_keys(self) -> None:
-        for model in self._models.values():
-            if keys := getattr(model, "secrets", ()):
-                register_keys(keys)
+        for holder in self._secret_holders:
+            register_keys(holder.secrets)
 
 
 def _checked(value: object) -> str:

@@ -33,10 +33,10 @@ async def scripted() -> AsyncIterator[Provider]:
 def remote(protocol: Protocol, *, wrapped: bool = False) -> Made:
     @asynccontextmanager
     async def made() -> AsyncIterator[Provider]:
-        def brain(body: Any, *_: Any) -> Reply:
+        def responder(body: Any, *_: Any) -> Reply:
             return Reply(calls=[("step", {"n": 1})]) if "step" in tool_names(body) else Reply(text=ANSWER)
 
-        async with WireServer(brain) as server:
+        async with WireServer(responder) as server:
             inner = provider(server, protocol, "classic")
             yield Retrying(inner) if wrapped else inner
             await inner.aclose()  # type: ignore[attr-defined]

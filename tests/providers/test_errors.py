@@ -1,4 +1,4 @@
-"""What a service says becomes an error of ours, with its facts, and without the key."""
+"""A service's error becomes a ProviderError with its facts and without the API key."""
 
 import logging
 import pickle
@@ -8,21 +8,22 @@ from typing import Any
 import pytest
 
 from crew import Agent, CrewExecutor, RunError
-from crew.errors import AuthenticationFailed, ContextTooLong, Overloaded, RateLimited, RequestRejected
+from crew.errors import AuthenticationFailed, ContextTooLong, Overloaded, RateLimited, RequestRejected, Unavailable
 from crew.interfaces import ModelRequest
 from crew.messages import UserMessage
+from crew.providers import Retrying, RetryPolicy
 from crew.providers.error_mapping import ServiceError, provider_error, retry_after
 from crew.store import MemoryStore
 from crew.store.codec import encode_state
-from tests.support.remote_providers import KEY, PROTOCOLS, provider, watched, worker
+from tests.support.remote_providers import KEY, PROTOCOLS, no_sleep, provider, watched, worker
 from tests.wire import Fault, Model, Protocol, WireServer, date_in, tool_loop
 
 HELLO = ModelRequest(messages=(UserMessage("Hello"),))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_window_that_is_too_small_says_how_large_it_is(protocol: Protocol) -> None:
-    """The maximum is read from the service's words; Responses does not name it."""
+async def test_an_error_about_the_window_holds_its_size(protocol: Protocol) -> None:
+    """The maximum is read from the service's message; Responses does not name it."""
     async with WireServer(model=Model(window=500)) as server:
         asked = provider(server, protocol, "classic")
         request = ModelRequest(messages=(UserMessage("word " * 600),))
@@ -48,8 +49,8 @@ async def test_a_window_that_is_too_small_says_how_large_it_is(protocol: Protoco
         ("Your input exceeds the context window of this model.", None),
     ],
 )
-def test_the_words_for_too_long_of_every_service_are_known(message: str, maximum: int | None) -> None:
-    """Whoever says it, it is the same error."""
+def test_too_long_is_recognised_in_every_services_message(message: str, maximum: int | None) -> None:
+    """All become ContextTooLong."""
     error = provider_error(ServiceError(status=400, message=message), provider="p", model="m")
     assert isinstance(error, ContextTooLong)
     assert error.maximum == maximum
@@ -57,11 +58,11 @@ def test_the_words_for_too_long_of_every_service_are_known(message: str, maximum
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(
-    ("said", "seconds"), [("7", 7.0), ("0.5", 0.5), (None, None), ("soon", None), ("date", 20.0)], ids=str
+    ("value", "seconds"), [("7", 7.0), ("0.5", 0.5), (None, None), ("soon", None), ("date", 20.0)], ids=str
 )
-async def test_retry_after_is_seconds_or_a_date(protocol: Protocol, said: str | None, seconds: float | None) -> None:
-    """What can't be read is as good as not said."""
-    header = date_in(20) if said == "date" else said
+async def test_retry_after_is_seconds_or_a_date(protocol: Protocol, value: str | None, seconds: float | None) -> None:
+    """An unreadable value counts as none."""
+    header = date_in(20) if value == "date" else value
 
     async with WireServer(faults={0: Fault("rate_limited", retry_after=header)}) as server:
         asked = provider(server, protocol, "classic")
@@ -75,13 +76,13 @@ async def test_retry_after_is_seconds_or_a_date(protocol: Protocol, said: str | 
 
 
 def test_a_date_in_the_past_is_no_wait() -> None:
-    """A negative wait is none."""
+    """A wait is never negative."""
     assert retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, now=2e9) == 0.0
     assert retry_after({"retry-after-ms": "1500"}, now=0.0) == 1.5
 
 
-def test_an_error_inside_of_a_stream_has_the_status_it_would_have_had() -> None:
-    """The type says it, since the stream itself was answered with 200."""
+def test_an_error_event_in_a_stream_gets_the_status_of_its_type() -> None:
+    """The stream itself has status 200."""
     body = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     assert isinstance(provider_error(ServiceError.parse(200, body), provider="p", model="m"), Overloaded)
     unknown = {"error": {"type": "invalid_request_error", "message": "No."}}
@@ -96,10 +97,10 @@ def test_an_error_inside_of_a_stream_has_the_status_it_would_have_had() -> None:
         ("anthropic:claude-sonnet-4-5", "ANTHROPIC_API_KEY"),
     ],
 )
-async def test_without_a_key_the_error_names_the_variable_and_the_way_out(
+async def test_without_a_key_the_error_names_the_variable(
     model: str, variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    """Nobody has to search for what to set, or how to go on without."""
+    """And the ScriptedProvider, to work offline."""
     for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 
@@ -114,9 +115,7 @@ async def test_without_a_key_the_error_names_the_variable_and_the_way_out(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_key_and_address_come_from_the_variables_of_the_sdks(
-    protocol: Protocol, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_key_and_url_come_from_the_sdks_variables(protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
     """`model="openai:…"` needs nothing but the environment."""
     kind = {"chat": "openai", "responses": "openai-responses", "messages": "anthropic"}[protocol]
     name = {"messages": "claude-sonnet-4-5"}.get(protocol, "gpt-5-mini")
@@ -132,7 +131,23 @@ async def test_key_and_address_come_from_the_variables_of_the_sdks(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_the_key_is_nowhere_to_be_seen(protocol: Protocol, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_connection_names_the_server_and_the_attempts(protocol: Protocol) -> None:
+    """The message holds the URL, the operating system's reason, and what to check."""
+    async with WireServer() as server:
+        url = f"http://127.0.0.1:{server.port}/v1"
+
+    asked = Retrying(provider(server, protocol, base_url=url), policy=RetryPolicy(attempts=2), sleep=no_sleep)
+
+    with pytest.raises(Unavailable) as caught:
+        await asked.complete(HELLO)
+
+    await asked.aclose()
+    expected = f"Can't connect to {url}: connection refused. Is the server running? (2 attempts in "
+    assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_the_key_appears_in_no_output(protocol: Protocol, caplog: pytest.LogCaptureFixture) -> None:
     """Not in an error and its causes, not in a repr, an event, a log line or a stored state."""
     caplog.set_level(logging.DEBUG)
     store = MemoryStore()
@@ -164,8 +179,8 @@ async def test_the_key_is_nowhere_to_be_seen(protocol: Protocol, caplog: pytest.
     assert KEY.encode() not in pickle.dumps(str(result))
 
 
-async def test_a_service_that_says_the_key_back_is_not_quoted() -> None:
-    """Some do: the words are kept, the key in them is not, nor the foreign error that holds it."""
+async def test_a_key_in_a_services_message_is_replaced() -> None:
+    """The message is kept without the key; the SDK's error, which contains it, is not the cause."""
     async with WireServer(tool_loop(2), key="another") as server:
         with pytest.raises(RunError) as caught:
             await watched(CrewExecutor(worker(provider(server, "chat", "classic"))))

@@ -1,4 +1,4 @@
-"""The HTTP client of ours leaves out what a request never needs, and nothing that one may need."""
+"""The direct HTTP client skips only work that no request needs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ REPLY = {
 }
 
 
-async def test_a_service_that_has_moved_is_followed() -> None:
-    """A redirect is followed with the same body, as the SDK's own client does."""
+async def test_a_redirect_is_followed() -> None:
+    """With the same body, as the SDK's own client does."""
     bodies: list[bytes] = []
 
     async def moved(request: web.Request) -> web.Response:
@@ -42,8 +42,8 @@ async def test_a_service_that_has_moved_is_followed() -> None:
     assert b"Where?" in bodies[0]
 
 
-async def test_a_compressed_answer_is_read() -> None:
-    """What a service compresses arrives as it was written."""
+async def test_a_compressed_answer_is_decoded() -> None:
+    """Content-Encoding is handled as in the SDK's own client."""
 
     async def squeezed(request: web.Request) -> web.Response:
         answer = web.json_response(REPLY)

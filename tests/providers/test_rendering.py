@@ -1,4 +1,4 @@
-"""What a message becomes on each wire, byte for byte, and that it becomes it once."""
+"""The bytes of rendered messages on each API, and that each message is rendered once."""
 
 import json
 from dataclasses import replace
@@ -13,8 +13,9 @@ from crew.providers.anthropic import decode_reply as anthropic_reply
 from crew.providers.anthropic_render import render_request as anthropic_wire
 from crew.providers.openai_chat import render_request as chat_wire
 from crew.providers.openai_responses import render_request as responses_wire
+from crew.providers.wire import ModelId
 
-ME = ("anthropic", "claude")
+ME = ModelId("anthropic", "claude")
 TALK = (
     UserMessage("Hi \ud800 there"),
     AssistantMessage("I look.", calls=(ToolCall(id="c1", name="look", arguments='{"n": 1}'),)),
@@ -23,7 +24,7 @@ TALK = (
 CHAT, MESSAGES, RESPONSES = PROFILES["openai-chat"], PROFILES["anthropic-classic"], PROFILES["openai-responses"]
 
 
-def test_chat_is_these_bytes() -> None:
+def test_a_chat_request_has_exactly_these_bytes() -> None:
     """Keys keep their order, lone surrogates are replaced, arguments stay the model's text."""
     spec = ToolSpec(name="look", description="Look.", parameters={"type": "object", "properties": {}})
     wire = chat_wire(
@@ -39,7 +40,7 @@ def test_chat_is_these_bytes() -> None:
 
 
 def test_a_message_is_rendered_once() -> None:
-    """The second request joins the bytes of the first."""
+    """The second request reuses the bytes of the first."""
     request = ModelRequest(messages=TALK)
     chat_wire(request, "m", CHAT)
     kept = [message.cache()["chat"] for message in TALK]
@@ -47,8 +48,8 @@ def test_a_message_is_rendered_once() -> None:
     assert all(message.cache()["chat"] is bytes_ for message, bytes_ in zip(TALK, kept, strict=True))
 
 
-def test_alternating_merges_neighbours() -> None:
-    """System joins the front or becomes a user's text, and no role stands beside itself."""
+def test_the_alternating_profile_merges_neighbours() -> None:
+    """System text moves to the front or becomes user text, and no two neighbours have the same role."""
     messages = (SystemMessage("S1"), UserMessage("a"), UserMessage("b"), SystemMessage("S2"), AssistantMessage("c"))
     wire = json.loads(chat_wire(ModelRequest(messages=messages, instructions="I."), "m", PROFILES["alternating"]))
     assert wire["messages"] == [
@@ -62,31 +63,35 @@ THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
 
 
 def reply(*blocks: dict[str, Any]) -> AssistantMessage:
-    """A reply of Anthropic as it enters a history."""
-    said = anthropic_reply({"content": list(blocks), "stop_reason": "tool_use", "usage": {}}, ME)
-    return AssistantMessage(said.text, calls=said.calls, provider_data=said.provider_data)
+    """Decode a reply of Anthropic into a message."""
+    decoded = anthropic_reply({"content": list(blocks), "stop_reason": "tool_use", "usage": {}}, ME)
+    return AssistantMessage(decoded.text, calls=decoded.calls, provider_data=decoded.provider_data)
 
 
 def use(id: str) -> dict[str, Any]:
     return {"type": "tool_use", "id": id, "name": "look", "input": {}}
 
 
-def blocks_of(message: AssistantMessage, writer: tuple[str, str] = ME) -> list[dict[str, Any]]:
-    wire = json.loads(anthropic_wire(ModelRequest(messages=(UserMessage("Go."), message)), writer, MESSAGES))
+def blocks_of(message: AssistantMessage, model_id: ModelId = ME) -> list[dict[str, Any]]:
+    wire = json.loads(anthropic_wire(ModelRequest(messages=(UserMessage("Go."), message)), model_id, MESSAGES))
     return [{k: v for k, v in block.items() if k != "cache_control"} for block in wire["messages"][1]["content"]]
 
 
-def test_blocks_come_back_in_the_order_in_which_they_were_written() -> None:
-    """Thinking between text and calls stays between them, for its writer; for others it is gone whole."""
+def test_thinking_blocks_keep_their_original_order() -> None:
+    """Thinking stays between text and calls for the model that wrote it; other models get none of it."""
     text, more = {"type": "text", "text": "One. "}, {"type": "text", "text": "Two."}
     written = [THOUGHT, text, {**THOUGHT, "thinking": "Hm 2."}, more, use("a"), use("b")]
     message = reply(*written)
     assert blocks_of(message) == written
-    assert blocks_of(message, ("anthropic", "other")) == [{"type": "text", "text": "One. Two."}, use("a"), use("b")]
+    assert blocks_of(message, ModelId("anthropic", "other")) == [
+        {"type": "text", "text": "One. Two."},
+        use("a"),
+        use("b"),
+    ]
 
 
-def test_words_that_were_changed_at_birth_stay_changed() -> None:
-    """The history's text counts, not what the service once wrote: a secret that was taken out does not come back."""
+def test_a_changed_text_is_sent_as_changed() -> None:
+    """The history's text is sent, not the original reply: a removed secret stays removed."""
     message = replace(
         reply(THOUGHT, {"type": "text", "text": "The key is 123."}, use("a")), text="The key is [secret]."
     )
@@ -94,7 +99,7 @@ def test_words_that_were_changed_at_birth_stay_changed() -> None:
 
 
 def trimmed(message: AssistantMessage, gone: str) -> AssistantMessage:
-    """As the engine declines a call."""
+    """Remove a call as the engine does."""
     data = message.provider_data
     assert data is not None
     items = tuple(item for item in data.items if item.get("call_id") != gone)
@@ -102,14 +107,14 @@ def trimmed(message: AssistantMessage, gone: str) -> AssistantMessage:
     return replace(message, calls=calls, provider_data=replace(data, items=items))
 
 
-def test_thinking_that_led_only_to_a_declined_call_goes_whole() -> None:
-    """A turn that would end with thinking is refused; one that still leads somewhere keeps it."""
+def test_thinking_before_a_removed_call_is_dropped() -> None:
+    """The service refuses a turn that ends with thinking; with a call after it, the thinking stays."""
     assert blocks_of(trimmed(reply(THOUGHT, use("a"), use("b")), "b")) == [THOUGHT, use("a")]
     assert blocks_of(trimmed(reply(THOUGHT, use("a"), THOUGHT, use("b")), "b")) == [use("a")]
 
 
-def test_a_reply_of_responses_that_lost_a_call_goes_without_reasoning_and_ids() -> None:
-    """Whether a service takes part of a turn is not known; without reasoning and ids it is plain history."""
+def test_a_responses_reply_without_one_of_its_calls_has_no_reasoning() -> None:
+    """Whether the service accepts part of a turn is unknown; without reasoning and ids it does."""
     data = ProviderData(
         provider="openai-responses",
         model="m",
@@ -125,7 +130,7 @@ def test_a_reply_of_responses_that_lost_a_call_goes_without_reasoning_and_ids() 
 
     def items(message: AssistantMessage) -> list[tuple[str, str | None]]:
         request = ModelRequest(messages=(UserMessage("Go."), message))
-        wire = json.loads(responses_wire(request, ("openai-responses", "m"), RESPONSES))
+        wire = json.loads(responses_wire(request, ModelId("openai-responses", "m"), RESPONSES))
         return [(item["type"], item.get("id")) for item in wire["input"][1:]]
 
     assert items(whole) == [("reasoning", "rs_1"), ("function_call", "fc_1"), ("function_call", "fc_2")]
@@ -133,8 +138,8 @@ def test_a_reply_of_responses_that_lost_a_call_goes_without_reasoning_and_ids() 
 
 
 @pytest.mark.parametrize("finish", ["max_tokens", "tool_use"])
-def test_a_call_that_the_limit_cut_off_is_not_taken_for_a_whole_one(finish: str) -> None:
-    """Anthropic's plain answer hands out what was written of its input as if that were all."""
+def test_a_call_cut_off_by_the_output_limit_is_invalid(finish: str) -> None:
+    """Anthropic's plain answer completes the JSON of the partial arguments."""
     block = {"type": "tool_use", "id": "a", "name": "pay", "input": {"amount": 10}}
-    said = anthropic_reply({"content": [block], "stop_reason": finish, "usage": {}}, ME)
-    assert said.calls[0].arguments == ('{"amount":10' if finish == "max_tokens" else '{"amount":10}')
+    decoded = anthropic_reply({"content": [block], "stop_reason": finish, "usage": {}}, ME)
+    assert decoded.calls[0].arguments == ('{"amount":10' if finish == "max_tokens" else '{"amount":10}')

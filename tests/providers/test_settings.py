@@ -1,4 +1,4 @@
-"""Settings, structured output and images as each service takes them, read off the bytes that it received."""
+"""Settings, structured output and images in each service's form, checked on the bytes that it received."""
 
 import json
 from itertools import pairwise
@@ -66,16 +66,16 @@ CASES: list[tuple[Protocol, Era, ModelSettings, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("protocol", "era", "settings", "expected"), CASES)
-async def test_a_setting_has_each_service_s_own_name(
+async def test_a_setting_is_sent_under_the_services_name(
     protocol: Protocol, era: Era, settings: ModelSettings, expected: dict[str, Any]
 ) -> None:
-    """What the user sets arrives, under the name that this protocol and era have for it."""
+    """Every setting arrives, under the name that the protocol and era use."""
     body = await sent(protocol, era, settings)
     assert {key: body.get(key) for key in expected} == expected
 
 
-async def test_thinking_stays_off_where_a_call_is_forced() -> None:
-    """The service refuses both together; the call was asked for by name, thinking was not."""
+async def test_thinking_stays_off_if_a_call_is_forced() -> None:
+    """The service refuses both together, and the forced call is the more specific setting."""
     settings = ModelSettings(thinking_tokens=2048, tool_choice="required")
     assert "thinking" not in await sent("messages", "classic", settings)
 
@@ -83,28 +83,30 @@ async def test_thinking_stays_off_where_a_call_is_forced() -> None:
 @pytest.mark.parametrize(
     ("model", "settings", "words"),
     [
-        ("openai:gpt-5-mini", ModelSettings(temperature=0.5), "temperature=0.5 is not known"),
-        ("openai:gpt-4o", ModelSettings(reasoning="high"), "reasoning='high' is not known"),
-        ("openai-responses:gpt-5", ModelSettings(seed=1), "seed=1 is not known"),
+        ("openai:gpt-5-mini", ModelSettings(temperature=0.5), "temperature=0.5 is not supported"),
+        ("openai:gpt-4o", ModelSettings(reasoning="high"), "reasoning='high' is not supported"),
+        ("openai-responses:gpt-5", ModelSettings(seed=1), "seed=1 is not supported"),
         ("anthropic:claude-opus-4-8", ModelSettings(thinking_tokens=2000), "use reasoning="),
         ("anthropic:claude-sonnet-4-5", ModelSettings(reasoning="high"), "thinking_tokens="),
-        ("anthropic:claude-sonnet-4-5", ModelSettings(thinking_tokens=5), "the least is 1024"),
+        ("anthropic:claude-sonnet-4-5", ModelSettings(thinking_tokens=5), "use at least 1024"),
         ("anthropic:claude-sonnet-4-5", ModelSettings(thinking_tokens=2000, temperature=0.5), "exclude each other"),
     ],
 )
-def test_unknown_setting_is_an_error_before_the_first_run(model: str, settings: ModelSettings, words: str) -> None:
-    """Nothing is dropped in silence: the error names the value and what would be taken instead."""
+def test_an_unsupported_setting_fails_when_the_executor_is_created(
+    model: str, settings: ModelSettings, words: str
+) -> None:
+    """No setting is silently dropped: the error names the value and an alternative."""
     with pytest.raises(DefinitionError) as caught:
         CrewExecutor(Agent("a", instructions="Hi.", model=model, settings=settings))
 
     assert words in str(caught.value)
 
 
-def test_a_backup_must_know_the_settings_too() -> None:
-    """The day on which the first model is down is no day to learn that."""
+def test_a_backup_must_support_the_settings_too() -> None:
+    """The error is raised before the backup is needed."""
     settings = ModelSettings(reasoning="high")
 
-    with pytest.raises(DefinitionError, match="reasoning='high' is not known"):
+    with pytest.raises(DefinitionError, match="reasoning='high' is not supported"):
         CrewExecutor(Agent("a", model="openai:gpt-5", backup="openai:gpt-4o", settings=settings))
 
     CrewExecutor(Agent("a", model="openai:gpt-5", backup="anthropic:claude-opus-4-8", settings=settings))
@@ -128,13 +130,13 @@ def test_a_backup_must_know_the_settings_too() -> None:
     ],
     ids=repr,
 )
-def test_a_model_s_era_follows_from_its_name(made: Any, profile: str) -> None:
+def test_the_profile_follows_from_the_models_name(made: Any, profile: str) -> None:
     """Unless a profile is given."""
     assert made.profile == profile
 
 
 def test_an_unknown_profile_is_refused_with_the_nearest() -> None:
-    """A typing error costs a glance."""
+    """The error suggests the nearest name."""
     with pytest.raises(DefinitionError, match="openai-chat"):
         OpenAIChat("gpt-5", profile="openai-chats")
 
@@ -160,8 +162,8 @@ GOOD = '{"id": 1, "state": "sent", "parts": [{"name": "bolt", "price": 0.5}]}'
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_structured_output_goes_each_service_s_own_way(protocol: Protocol, era: Era, streamed: bool) -> None:
-    """The schema is on the wire in the form that the service enforces, and the reply is an object of the type."""
+async def test_structured_output_uses_the_services_own_form(protocol: Protocol, era: Era, streamed: bool) -> None:
+    """The request holds the schema in the form that the service enforces; the result is an instance of the type."""
     async with WireServer([GOOD], model=Model(era=era)) as server:
         agent = Agent("clerk", instructions="Fill in.", model=provider(server, protocol, era), output=Order)
         result = await run(CrewExecutor(agent), streamed=streamed)
@@ -179,8 +181,8 @@ async def test_structured_output_goes_each_service_s_own_way(protocol: Protocol,
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_reply_that_does_not_fit_is_mended_once(protocol: Protocol) -> None:
-    """The model gets the validation's words; if it fails again, the error says so."""
+async def test_an_invalid_structured_reply_is_repaired_once(protocol: Protocol) -> None:
+    """The model gets the validation error; a second invalid reply raises OutputInvalid."""
     async with WireServer(["{}", GOOD, "{}", "nonsense"]) as server:
         agent = Agent("clerk", instructions="Fill in.", model=provider(server, protocol, "classic"), output=Order)
         assert (await CrewExecutor(agent).execute("Go.")).output.id == 1
@@ -193,8 +195,8 @@ async def test_a_reply_that_does_not_fit_is_mended_once(protocol: Protocol) -> N
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_schema_that_can_not_be_strict_still_reaches_the_model(protocol: Protocol) -> None:
-    """A free mapping has no closed form: the schema is sent loosely, or in words."""
+async def test_a_schema_that_can_not_be_strict_is_still_sent(protocol: Protocol) -> None:
+    """An object with arbitrary keys can't be strict: the schema is sent non-strict, or in the system prompt."""
     async with WireServer(['{"words": {"a": 1}}']) as server:
         agent = Agent("clerk", instructions="Fill in.", model=provider(server, protocol, "classic"), output=Free)
         assert (await CrewExecutor(agent).execute("Go.")).output == Free(words={"a": 1})
@@ -203,8 +205,8 @@ async def test_a_schema_that_can_not_be_strict_still_reaches_the_model(protocol:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_structured_reply_can_be_read_while_it_grows(protocol: Protocol) -> None:
-    """`events.partial` is the object so far; what came of an attempt that failed is not in it any more."""
+async def test_a_structured_reply_can_be_read_while_it_streams(protocol: Protocol) -> None:
+    """`events.partial` is the object so far; a restart empties it."""
     long = Order(id=7, parts=[Part(name="a long name " * 9, price=n) for n in range(9)])
 
     async with WireServer(lambda *_: long.model_dump_json(), faults={0: Fault("cut")}) as server:
@@ -223,13 +225,13 @@ async def test_a_structured_reply_can_be_read_while_it_grows(protocol: Protocol)
     assert stream.partial == json.loads(long.model_dump_json())
     assert stream.result.output == long
     assert len(set(sizes)) > 3, "it grew"
-    assert any(after < before for before, after in pairwise(sizes)), "and began anew once"
+    assert any(after < before for before, after in pairwise(sizes)), "and restarted once"
 
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_user_s_message_may_hold_images(protocol: Protocol, era: Era) -> None:
-    """By address, or as data with its media type."""
+async def test_a_user_message_may_hold_images(protocol: Protocol, era: Era) -> None:
+    """By URL, or as data with its media type."""
     images = (Image(url="https://example.org/a.png"), Image(data="aGVsbG8=", media_type="image/jpeg"))
 
     async with WireServer(lambda *_: Reply(text="Two pictures."), model=Model(era=era)) as server:
@@ -243,8 +245,8 @@ async def test_a_user_s_message_may_hold_images(protocol: Protocol, era: Era) ->
     assert "aGVsbG8=" in wire
 
 
-async def test_an_output_limit_that_nobody_asked_for_fits_the_window() -> None:
-    """Anthropic insists on a number; where ours is too large for a small window, it is lowered once and stays so."""
+async def test_the_default_output_limit_is_lowered_to_fit_the_window() -> None:
+    """Anthropic requires a limit; if the default is too large for a small window, it is lowered permanently."""
     async with WireServer(model=Model(window=6000)) as server:
         executor = CrewExecutor(worker(provider(server, "messages", "classic")))
         await run(executor)

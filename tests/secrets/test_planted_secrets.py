@@ -355,6 +355,7 @@ async def test_a_key_that_comes_late_is_held(nothing_held: None, monkeypatch: py
     provider = ScriptedProvider(
         lambda request: keys if request.messages[-1].role == "tool" else call("load_environment")
     )
+    provider.secrets = ()
     executor = CrewExecutor(Agent("a", model=provider, tools=[load_environment]))
     monkeypatch.setenv("OPENAI_API_KEY", "first-key-given")
     await executor.execute("Go")

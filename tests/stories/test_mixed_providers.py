@@ -33,7 +33,7 @@ async def look(n: int) -> str:
 def alternate(other: str, rounds: int, thinks: bool) -> Any:
     """Calls twice, hands off, calls again when control returns; ends after so many rounds."""
 
-    def brain(body: Any, protocol: Protocol, index: int) -> Reply:
+    def responder(body: Any, protocol: Protocol, index: int) -> Reply:
         thought = f"Thought {index}." if thinks else None
 
         if index >= rounds * 6:
@@ -46,7 +46,7 @@ def alternate(other: str, rounds: int, thinks: bool) -> Any:
 
         return Reply(calls=[("look", {"n": index}), ("look", {"n": index + 100})], thinking=thought)
 
-    return brain
+    return responder
 
 
 def crew_of(one: Provider, two: Provider, settings: Any) -> Crew:
@@ -68,9 +68,9 @@ def crew_of(one: Provider, two: Provider, settings: Any) -> Crew:
 async def test_handoff_in_a_tool_loop_and_back(first: Protocol, second: Protocol, era: Era, streamed: bool) -> None:
     """Between agents with and without reasoning, on every pair of services; reasoning returns only to the model that
     wrote it."""
-    brain = by_agent({"quick": alternate("thorough", 4, False), "thorough": alternate("quick", 4, True)})
+    responder = by_agent({"quick": alternate("thorough", 4, False), "thorough": alternate("quick", 4, True)})
 
-    async with WireServer(brain, model=Model(era=era)) as server:
+    async with WireServer(responder, model=Model(era=era)) as server:
         other = {"model": "claude-opus-4-1" if second == "messages" else "gpt-5-mini"}
         crew = crew_of(provider(server, first, era), provider(server, second, era, **other), thinking(second, era))
         result = await run(CrewExecutor(crew), streamed=streamed)

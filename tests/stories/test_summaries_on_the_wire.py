@@ -12,7 +12,7 @@ from crew.interfaces import ModelSettings
 from crew.messages import SUMMARY_HEADING
 from crew.runs.events import Compacted, CompactionFailed, Retried
 from tests.support.remote_providers import ERAS, PROTOCOLS, patient, provider, run, said, thinking, watched, worker
-from tests.wire import Brain, Era, Fault, Model, Protocol, Reply, WireServer, tool_loop
+from tests.wire import Era, Fault, Model, Protocol, Reply, Responder, WireServer, tool_loop
 
 INSTRUCTION = "Stop here and write a summary"
 
@@ -27,15 +27,15 @@ async def step(n: int) -> str:
     return f"Step {n} is done. " + "It left a note of some length behind, as tools do. " * 14
 
 
-def with_summaries(loop: Brain, thinking: str | None = None) -> Brain:
+def with_summaries(loop: Responder, thinking: str | None = None) -> Responder:
     """A model that follows the loop, and writes a summary when requested."""
 
-    def brain(body: Any, protocol: Protocol, index: int) -> Reply | str:
+    def responder(body: Any, protocol: Protocol, index: int) -> Reply | str:
         asked = INSTRUCTION in json.dumps(body)
         summary = Reply(text="Steps were taken, and each left a note.", thinking=thinking)
         return summary if asked else loop(body, protocol, index)
 
-    return brain
+    return responder
 
 
 @pytest.mark.parametrize("thinks", [False, True], ids=["plainly", "thinking"])
@@ -43,7 +43,7 @@ def with_summaries(loop: Brain, thinking: str | None = None) -> Brain:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_requests_of_summarizing_runs_are_accepted(protocol: Protocol, era: Era, thinks: bool) -> None:
     """One summary, several, or an explicit TL;DR: the strictest server refuses nothing."""
-    brain = with_summaries(tool_loop(60, width=2 if thinks else 1, thinking="Let me see." if thinks else None))
+    responder = with_summaries(tool_loop(60, width=2 if thinks else 1, thinking="Let me see." if thinks else None))
     cases: list[tuple[Any, RequestParameters | None]] = [
         (Summarize(limit=30), None),
         (HeadTail(max_messages=30, preserve_last_n=8, summarize_on_trim=True), None),
@@ -52,7 +52,7 @@ async def test_requests_of_summarizing_runs_are_accepted(protocol: Protocol, era
     ]
 
     for policy, parameters in cases:
-        async with WireServer(brain, model=Model(era=era)) as server:
+        async with WireServer(responder, model=Model(era=era)) as server:
             agent = replace(worker(provider(server, protocol, era), thinking(protocol, era)), tools=[step])
             result = await run(CrewExecutor(agent, history=policy, parameters=parameters))
             asked = [INSTRUCTION.encode() in request.raw for request in server.requests]
@@ -69,9 +69,9 @@ async def test_requests_of_summarizing_runs_are_accepted(protocol: Protocol, era
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_summary_request_is_read_from_the_cache(protocol: Protocol, era: Era, thinks: bool) -> None:
     """It starts with the previous request: at least four fifths of its input are cached."""
-    brain = with_summaries(tool_loop(80, thinking="Let me see." if thinks else None))
+    responder = with_summaries(tool_loop(80, thinking="Let me see." if thinks else None))
 
-    async with WireServer(brain, model=Model(era=era)) as server:
+    async with WireServer(responder, model=Model(era=era)) as server:
         settings = thinking(protocol, era) if thinks else None
         agent = replace(worker(provider(server, protocol, era), settings), tools=[step])
         await run(CrewExecutor(agent, history=Summarize(limit=30)))
@@ -87,9 +87,9 @@ async def test_summary_request_is_read_from_the_cache(protocol: Protocol, era: E
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_reasoning_does_not_use_up_the_summary_output(protocol: Protocol, settings: ModelSettings) -> None:
     """Reasoning counts as output, so that the output limit of a summary includes it."""
-    brain = with_summaries(tool_loop(40), thinking="Let me think about this. " * 500)
+    responder = with_summaries(tool_loop(40), thinking="Let me think about this. " * 500)
 
-    async with WireServer(brain, model=Model(era="modern")) as server:
+    async with WireServer(responder, model=Model(era="modern")) as server:
         agent = replace(worker(provider(server, protocol), settings), tools=[step])
         events, result = await watched(CrewExecutor(agent, history=Summarize(limit=30)))
 
@@ -104,10 +104,10 @@ async def test_summarizer_can_be_another_provider(protocol: Protocol, summariser
     """It gets its settings and not those of the agent's model; its retries are reported, and secrets are not sent to
     it."""
     settings = ModelSettings(temperature=0.2) if protocol != "messages" else ModelSettings(thinking_tokens=1024)
-    brain = tool_loop(60, thinking="Hm." if protocol == "messages" else None)
+    responder = tool_loop(60, thinking="Hm." if protocol == "messages" else None)
 
     async with (
-        WireServer(brain) as server,
+        WireServer(responder) as server,
         WireServer(
             with_summaries(tool_loop(0)), model=Model(era="modern"), faults={0: Fault("rate_limited", retry_after="0")}
         ) as other,

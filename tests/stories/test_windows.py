@@ -83,9 +83,9 @@ async def test_wrong_window_is_learned_from_one_refusal(protocol: Protocol) -> N
 @pytest.mark.parametrize("settings", [None, ModelSettings(thinking_tokens=1_024)], ids=["plainly", "thinking"])
 async def test_default_output_limit_is_reserved_in_the_window(settings: ModelSettings | None) -> None:
     """Anthropic requires an output limit; the default limit and reasoning count in the window once it is known."""
-    brain = tool_loop(120, thinking="Let me see." if settings else None)
+    responder = tool_loop(120, thinking="Let me see." if settings else None)
 
-    async with WireServer(brain, model=Model(era="classic", window=WINDOW)) as server:
+    async with WireServer(responder, model=Model(era="classic", window=WINDOW)) as server:
         made = agent(provider(server, "messages", "classic"), settings=settings or ModelSettings())
         executor = CrewExecutor(made, history="unbounded", limits=Limits(rounds=None))
         events, result = await watched(executor)

@@ -1,11 +1,16 @@
 """Every event has one line of text and a level, which logs and terminal share."""
 
+import logging
 from typing import get_args
 
+import pytest
+
+from crew import Agent, CrewExecutor, ScriptedProvider
 from crew.cli.terminal import event_line
 from crew.messages import AssistantMessage, ToolCall, ToolResult, Usage
 from crew.runs import event_text, events
-from crew.runs.events import BranchFinished, Event, Replied, RunFailed, ToolReturned, Warned
+from crew.runs.events import AgentStarted, BranchFinished, Event, Replied, RunFailed, ToolReturned, Warned
+from crew.telemetry.event_table import LOG_ENTRIES
 
 SILENT = {"TextDelta", "ToolProgress", "UsageChanged"}
 
@@ -37,3 +42,14 @@ def test_texts_hold_no_message_content() -> None:
     assert event_line(replied) == "  a: inside"
     assert event_line(returned) == "  ✓ look: inside"
     assert event_line(Warned(text="Take care.")) == "! Take care."
+
+
+async def test_an_event_without_a_log_entry_is_logged_under_its_kind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So a new event needs a class and a text, and no change in telemetry."""
+    monkeypatch.delitem(LOG_ENTRIES, AgentStarted)
+    caplog.set_level(logging.INFO, logger="crew")
+    await CrewExecutor(Agent("a", model=ScriptedProvider("Hello."))).execute("Go", run_id="r")
+    (fields,) = [record.msg.fields for record in caplog.records if record.msg.fields["event"] == "agent_started"]
+    assert fields == {"event": "agent_started", "run_id": "r", "agent": "a", "text": "a starts"}

@@ -1,13 +1,13 @@
-"""A local server that speaks three LLM protocols and refuses what the real services refuse."""
+"""A local server that implements three LLM APIs and rejects what the real services reject; see README.md."""
 
-from tests.wire.brains import Brain, always, by_agent, echo, instructions, newest, scripted, tool_loop
-from tests.wire.brains import tools as tool_names
+from tests.wire.billing import Account, Prices, Usage
 from tests.wire.cache import Cache
 from tests.wire.faults import BAD_JSON, KINDS, Fault, at, chance, date_in, every_kind, first_of, never
 from tests.wire.model import Era, Model, Protocol
-from tests.wire.money import Account, Prices, Usage
 from tests.wire.process import WireProcess, wire_process
 from tests.wire.replies import Reply
+from tests.wire.responders import Responder, always, by_agent, echo, instructions, newest, scripted, tool_loop
+from tests.wire.responders import tools as tool_names
 from tests.wire.server import WireServer
 from tests.wire.service import Received
 from tests.wire.tokens import count
@@ -16,7 +16,7 @@ __all__ = [
     "BAD_JSON",
     "KINDS",
     "Account",
-    "Brain",
+    "Responder",
     "Cache",
     "Era",
     "Fault",

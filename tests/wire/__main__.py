@@ -1,40 +1,40 @@
-"""The server as a process of its own: `python -m tests.wire --port 0` prints its port and serves until it is ended."""
+"""Runs the server as a process: `python -m tests.wire --port 0` prints its port and serves until terminated."""
 
 import argparse
 import asyncio
 
-from tests.wire.brains import Brain, always, echo, tool_loop
 from tests.wire.model import Model
+from tests.wire.responders import Responder, always, echo, tool_loop
 from tests.wire.server import WireServer
 
 
 def options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.wire")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--brain", choices=("echo", "tool_loop", "always"), default="echo")
-    parser.add_argument("--steps", type=int, default=20, help="of the tool loop")
+    parser.add_argument("--responder", choices=("echo", "tool_loop", "always"), default="echo")
+    parser.add_argument("--steps", type=int, default=20, help="number of steps of the tool loop")
     parser.add_argument("--width", type=int, default=1, help="calls in each step of the tool loop")
     parser.add_argument("--tool", default="step", help="the tool that the loop calls")
-    parser.add_argument("--text", default="done", help="what the loop ends with")
-    parser.add_argument("--latency", type=float, default=0.0, help="seconds for each answer")
+    parser.add_argument("--text", default="done", help="final reply of the tool loop")
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
     parser.add_argument("--era", choices=("classic", "modern"), default="classic")
     parser.add_argument("--window", type=int, default=200_000)
-    parser.add_argument("--no-checks", action="store_true", help="no rules, caches or exact counts")
-    parser.add_argument("--keep", type=int, default=1000, help="how many requests are remembered")
+    parser.add_argument("--no-checks", action="store_true", help="skip rules, caches and exact token counts")
+    parser.add_argument("--keep", type=int, default=1000, help="number of requests to record")
     return parser.parse_args()
 
 
 async def serve(given: argparse.Namespace) -> None:
     """Serve until cancelled."""
-    brains: dict[str, Brain] = {
+    responders: dict[str, Responder] = {
         "echo": echo,
         "always": always(given.text),
         "tool_loop": tool_loop(given.steps, given.tool, width=given.width, text=given.text),
     }
     model = Model(era=given.era, window=given.window)
     server = WireServer(
-        brains[given.brain], model=model, latency=given.latency, checks=not given.no_checks, keep=given.keep
+        responders[given.responder], model=model, latency=given.latency, checks=not given.no_checks, keep=given.keep
     )
     await server.start(given.port)
     print(server.port, flush=True)  # noqa: T201 - the parent reads it

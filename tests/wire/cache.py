@@ -1,11 +1,11 @@
-"""Prompt caching as the two services do it: by exact prefix, and by breakpoints."""
+"""The services' prompt caches: OpenAI's by exact prefix, Anthropic's by breakpoints."""
 
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from tests.wire.money import Usage
+from tests.wire.billing import Usage
 
 STEP = 128
 OPENAI_MINIMUM = 1024
@@ -15,7 +15,7 @@ SECONDS = {"5m": 300.0, "1h": 3600.0}
 
 
 class Segment(NamedTuple):
-    """A piece of the prompt in the order the service reads it; `mark` is the time to live of a breakpoint after it."""
+    """A part of the prompt, in the service's order; `mark` is the time to live of a breakpoint after it."""
 
     text: str
     tokens: int
@@ -23,18 +23,18 @@ class Segment(NamedTuple):
 
 
 class Cache:
-    """Prefixes that were seen, with the time until which they live; a hit renews it."""
+    """Cached prefixes with their expiry times; a hit renews the expiry."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._until: dict[bytes, tuple[float, float]] = {}
 
     def clear(self) -> None:
-        """Forget everything, as if its time had passed."""
+        """Expire all entries."""
         self._until.clear()
 
     def automatic(self, scope: str, segments: Sequence[Segment]) -> tuple[int, int]:
-        """OpenAI: tokens read and written; the longest prefix sent under this scope, in steps of 128 from 1,024."""
+        """OpenAI: read the longest known prefix, in steps of 128 tokens from 1,024; return (read, written)."""
         total = sum(segment.tokens for segment in segments)
         matched, end, still = 0, 0, True
         for key, tokens in _prefixes(scope, _pieces(segments)):
@@ -49,7 +49,7 @@ class Cache:
         return read, max(written, 0)
 
     def marked(self, scope: str, segments: Sequence[Segment], minimum: int) -> Usage:
-        """Anthropic: the longest entry within 20 blocks of a breakpoint is read, the rest up to the last written."""
+        """Anthropic: read the longest entry within 20 blocks before a breakpoint; write the rest up to the last one."""
         keys = [key for key, _ in _prefixes(scope, segments)]
         ends = _ends(segments)
         marks = [(i, s.mark) for i, s in enumerate(segments) if s.mark and ends[i] >= minimum]
@@ -86,7 +86,7 @@ def _prefixes(scope: str, segments: Sequence[Segment]) -> Iterator[tuple[bytes, 
 
 
 def _pieces(segments: Sequence[Segment]) -> list[Segment]:
-    """Long segments in pieces, so that a prefix may end inside of one; the tokens are shared out, none is lost."""
+    """Split long segments, so that a prefix may end inside of one; the pieces' tokens add up to the segment's."""
     pieces: list[Segment] = []
     for segment in segments:
         text = segment.text

@@ -1,12 +1,12 @@
-"""Chat Completions: the prompt, the answer and its stream."""
+"""Chat Completions: counts the prompt, renders the answer and its stream."""
 
 from collections.abc import Iterator
 
+from tests.wire.billing import Usage
 from tests.wire.cache import Segment
-from tests.wire.exchange import Event, Exchange, dump, scaled, weigh_text
 from tests.wire.model import Json, Model
-from tests.wire.money import Usage
 from tests.wire.replies import Reply, named, raw
+from tests.wire.request_context import Event, RequestContext, dump, scaled, weigh_text
 from tests.wire.signing import item_id
 from tests.wire.tokens import count
 
@@ -15,7 +15,7 @@ FINISH = {"stop": "stop", "length": "length", "content_filter": "content_filter"
 
 
 def prompt(body: Json, model: Model) -> list[Segment]:
-    """Schema and tools, then the messages."""
+    """Split the prompt: schema and tools, then the messages."""
     segments = []
     for front in [body.get("response_format"), *(body.get("tools") or ())]:
         if front:
@@ -30,12 +30,12 @@ def prompt(body: Json, model: Model) -> list[Segment]:
 
 
 def weigh_tool(dumped: str) -> int:
-    """A schema is shown to the model without most of its JSON punctuation, but with its keys."""
+    """Count a schema: the model sees its keys, but not most of its JSON punctuation."""
     return count(dumped) * 3 // 4 + 8
 
 
 def usage_json(usage: Usage) -> Json:
-    """Usage as Chat reports it: the prompt includes what was cached."""
+    """Report usage as Chat does: the prompt tokens include the cached ones."""
     return {
         "prompt_tokens": usage.input,
         "completion_tokens": usage.output,
@@ -50,11 +50,11 @@ def usage_json(usage: Usage) -> Json:
     }
 
 
-def calls_json(x: Exchange, reply: Reply) -> list[Json]:
-    """The calls of an answer."""
+def calls_json(context: RequestContext, reply: Reply) -> list[Json]:
+    """Render the tool calls of an answer."""
     return [
         {
-            "id": named(call, f"call_{x.turn}{place:02x}"),
+            "id": named(call, f"call_{context.turn}{place:02x}"),
             "type": "function",
             "function": {"name": call[0], "arguments": raw(call)},
         }
@@ -62,32 +62,32 @@ def calls_json(x: Exchange, reply: Reply) -> list[Json]:
     ]
 
 
-def payload(x: Exchange, reply: Reply) -> Json:
-    """The whole answer. Chat shows no reasoning."""
+def payload(context: RequestContext, reply: Reply) -> Json:
+    """Render an answer that is not streamed. Chat shows no reasoning."""
     message: Json = {"role": "assistant", "content": reply.text or None, "refusal": None, "annotations": []}
     if reply.finish == "refusal":
         message.update(content=None, refusal=reply.text or "I'm sorry, I can't help with that.")
     elif reply.calls:
-        message["tool_calls"] = calls_json(x, reply)
+        message["tool_calls"] = calls_json(context, reply)
     elif not reply.text:
         message["content"] = ""
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish(reply)}
     return {
-        **_head(x, "chat.completion"),
+        **_head(context, "chat.completion"),
         "choices": [] if reply.nothing else [choice],
-        "usage": usage_json(x.usage),
+        "usage": usage_json(context.usage),
     }
 
 
 def finish(reply: Reply) -> str:
-    """Why the answer ended."""
+    """Return the finish reason."""
     return FINISH[reply.finish] if reply.finish else ("tool_calls" if reply.calls else "stop")
 
 
-def events(x: Exchange, reply: Reply) -> Iterator[Event]:
-    """The answer as chunks; usage in a last one if it was asked for."""
-    head = _head(x, "chat.completion.chunk")
-    counted = (x.body.get("stream_options") or {}).get("include_usage")
+def events(context: RequestContext, reply: Reply) -> Iterator[Event]:
+    """Render the answer as chunks; the last one holds the usage if the request asks for it."""
+    head = _head(context, "chat.completion.chunk")
+    counted = (context.body.get("stream_options") or {}).get("include_usage")
 
     def chunk(delta: Json, why: str | None = None) -> Event:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": why}
@@ -96,25 +96,25 @@ def events(x: Exchange, reply: Reply) -> Iterator[Event]:
     if not reply.nothing:
         yield chunk({"role": "assistant", "content": "", "refusal": None})
         field = "refusal" if reply.finish == "refusal" else "content"
-        for piece in x.pieces(reply.text or ("I can't help with that." if field == "refusal" else "")):
+        for piece in context.pieces(reply.text or ("I can't help with that." if field == "refusal" else "")):
             yield chunk({field: piece})
-        for place, call in enumerate(calls_json(x, reply)):
+        for place, call in enumerate(calls_json(context, reply)):
             function = call["function"]
             start = {"index": place, **call, "function": {"name": function["name"], "arguments": ""}}
             yield chunk({"tool_calls": [start]})
-            for piece in x.pieces(function["arguments"]):
+            for piece in context.pieces(function["arguments"]):
                 yield chunk({"tool_calls": [{"index": place, "function": {"arguments": piece}}]})
         yield chunk({}, finish(reply))
     if counted:
-        yield None, {**head, "choices": [], "usage": usage_json(x.usage)}
+        yield None, {**head, "choices": [], "usage": usage_json(context.usage)}
 
 
-def _head(x: Exchange, kind: str) -> Json:
+def _head(context: RequestContext, kind: str) -> Json:
     return {
-        "id": "chatcmpl-" + item_id("c", x.turn, 0, reasoned=False)[2:],
+        "id": "chatcmpl-" + item_id("c", context.turn, 0, reasoned=False)[2:],
         "object": kind,
-        "created": x.created,
-        "model": x.name,
+        "created": context.created,
+        "model": context.name,
         "service_tier": "default",
         "system_fingerprint": "fp_wire",
     }

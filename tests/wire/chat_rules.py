@@ -1,10 +1,10 @@
-"""What Chat Completions refuses."""
+"""The rules of Chat Completions."""
 
 from typing import Any
 
 from tests.wire import openai_fields as fields
 from tests.wire.model import Json, Model
-from tests.wire.refusal import refuse
+from tests.wire.rejections import refuse
 
 TOP = frozenset(
     [
@@ -67,7 +67,7 @@ CALL_ID = 40
 
 
 def check(body: Json, model: Model) -> None:
-    """Every rule that can be read off the request, the outermost first."""
+    """Check every rule that depends on the request alone, from the outermost field inwards."""
     extra = [key for key in body if key not in TOP]
     if extra:
         plural = "s" if len(extra) > 1 else ""
@@ -118,9 +118,9 @@ def _tools(body: Json) -> None:
         fields.name(f"{where}.function.name", function["name"])
         names.append(function["name"])
         if "parameters" in function:
-            said = f"function '{function['name']}'"
+            subject = f"function '{function['name']}'"
             strict = function.get("strict") is True
-            fields.function_schema(said, f"{where}.function.parameters", function["parameters"], strict=strict)
+            fields.function_schema(subject, f"{where}.function.parameters", function["parameters"], strict=strict)
     choice = body.get("tool_choice")
     if isinstance(choice, str):
         fields.chosen("tool_choice", choice, ("none", "auto", "required"))
@@ -177,7 +177,7 @@ def _call(where: str, call: Any) -> None:
 
 
 def _pairs(messages: list[Json]) -> None:
-    """Each answer follows its call, each call is answered once, before anything else."""
+    """Each result follows its call; each call has one result, before any other message."""
     ever: set[str] = set()
     caller, open_ids, answered = -1, dict[str, None](), dict[str, int]()
     for index, message in enumerate(messages):

@@ -1,4 +1,4 @@
-"""One server of each era for all tests of the rules, and what it says to a body."""
+"""Fixtures that send a body to a server of either era and check that it is accepted or rejected."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from tests.wire.model import Era, Json, Model, Protocol
-from tests.wire.sdk import client, send
+from tests.wire.sdk_calls import client, send
 from tests.wire.server import WireServer
 
 Refuses = Callable[..., None]
@@ -18,7 +18,7 @@ PROTOCOLS: tuple[Protocol, ...] = ("chat", "responses", "messages")
 
 @pytest.fixture(scope="session")
 def accepts() -> Iterator[Accepts]:
-    """Send a body and return the answer; anything but an answer is the SDK's exception."""
+    """Send a body and return the answer; any error is the SDK's exception."""
     with ExitStack() as stack:
         eras: tuple[Era, ...] = ("classic", "modern")
         servers = {era: stack.enter_context(WireServer(model=Model(era=era))) for era in eras}
@@ -36,7 +36,7 @@ def accepts() -> Iterator[Accepts]:
 
 @pytest.fixture(scope="session")
 def refuses(accepts: Accepts) -> Refuses:
-    """Send a body that must be refused with these words, and where it matters this param and code."""
+    """Send a body that must be rejected with this message and, if given, this param and code."""
 
     def refuse(protocol: Protocol, body: Json, words: str, *, era: Era = "classic", **expected: str | None) -> None:
         with pytest.raises((openai.BadRequestError, anthropic.BadRequestError, openai.NotFoundError)) as caught:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 by hand: one write for an answer, and full control over how a connection ends."""
+"""A minimal HTTP/1.1 server protocol: one write for each answer, and full control over how a connection ends."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
 
 
 class Request(NamedTuple):
-    """A request as it came."""
+    """An HTTP request as received."""
 
     method: str
     path: str
@@ -22,17 +22,17 @@ class Request(NamedTuple):
 
 @dataclass(slots=True)
 class Answer:
-    """Bytes to write, when, and how the connection goes on. `told` hears whether the client got everything."""
+    """Bytes to write, when, and what happens to the connection. `on_end` is called with whether all bytes were sent."""
 
     parts: list[bytes]
     delay: float = 0.0
     pace: float = 0.0
     end: End = "keep"
-    told: Callable[[bool], None] | None = None
+    on_end: Callable[[bool], None] | None = None
 
 
 def head(status: int, headers: dict[str, str]) -> bytes:
-    """Status line and headers."""
+    """Render status line and headers."""
     lines = [
         f"HTTP/1.1 {status} {REASONS.get(status, 'Status')}",
         *(f"{key}: {value}" for key, value in headers.items()),
@@ -41,22 +41,22 @@ def head(status: int, headers: dict[str, str]) -> bytes:
 
 
 def plain(status: int, body: bytes, headers: dict[str, str], kind: str = "application/json") -> list[bytes]:
-    """A whole answer with its length."""
+    """Render an answer with a Content-Length."""
     return [head(status, {"content-type": kind, "content-length": str(len(body)), **headers}), body]
 
 
 def status_of(parts: list[bytes]) -> int:
-    """The status that an answer's first bytes say, 0 if they say none."""
+    """Return the status of a rendered answer, 0 if it is not HTTP."""
     return int(parts[0][9:12]) if parts and parts[0].startswith(b"HTTP/1.1 ") else 0
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk of an answer whose length is not known; the empty one ends it."""
+    """Render one chunk of a chunked body; the empty chunk ends it."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def streamed(events: list[bytes], headers: dict[str, str]) -> list[bytes]:
-    """An event stream that is still open at its end."""
+    """Render an event stream without its last chunk."""
     fields = {
         "content-type": "text/event-stream; charset=utf-8",
         "cache-control": "no-cache",
@@ -66,7 +66,7 @@ def streamed(events: list[bytes], headers: dict[str, str]) -> list[bytes]:
 
 
 class Connection(asyncio.Protocol):
-    """Takes one request after the other off a connection and plays the handler's answers."""
+    """Reads the requests of one connection and writes the handler's answers."""
 
     def __init__(self, handle: Callable[[Request], Answer], opened: set["Connection"]) -> None:
         self._handle, self._opened = handle, opened
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._opened.discard(self)
         if self._timer:
             self._timer.cancel()
-        self._tell(False)
+        self._notify(False)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
                 self._play(0)
 
     def drop(self) -> None:
-        """Close at once, whatever is under way."""
+        """Close immediately, even during an answer."""
         self._transport.abort()
 
     def _take(self) -> Request | None:
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, end: End) -> None:
         if end == "keep":
-            self._tell(True)
+            self._notify(True)
             if self._buffer:
                 self.data_received(b"")
         elif end == "close":
@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
             self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             self._transport.abort()
 
-    def _tell(self, whole: bool) -> None:
+    def _notify(self, whole: bool) -> None:
         answer, self._answer = self._answer, None
-        if answer and answer.told:
-            answer.told(whole)
+        if answer and answer.on_end:
+            answer.on_end(whole)

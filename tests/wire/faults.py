@@ -1,4 +1,4 @@
-"""What goes wrong on purpose, and when: by the request's number, by seeded chance, or by any function."""
+"""Injected faults and when they occur: by request number, at random with a seed, or by any function."""
 
 import random
 import time
@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from email.utils import formatdate
 from typing import Literal, get_args
 
-from tests.wire.brains import tools
 from tests.wire.model import Json, Model, Protocol
-from tests.wire.refusal import Refused
+from tests.wire.rejections import Refused
 from tests.wire.replies import Reply
+from tests.wire.responders import tools
 
 StatusKind = Literal[
     "rate_limited",
@@ -50,14 +50,14 @@ ReplyKind = Literal[
 Kind = StatusKind | TransportKind | ReplyKind
 KINDS: tuple[str, ...] = tuple(kind for group in get_args(Kind) for kind in get_args(group))
 
-# Cut short, not JSON's quotes, no JSON at all, not an object, nothing.
+# Truncated, wrong quotes, not JSON, not an object, empty.
 BAD_JSON = ('{"n": 1, "why": "bec', "{'n': 1,}", "n is one", "[1, 2]", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong. `retry_after` goes with statuses, `seconds` with `slow`, `at` is the share of a stream
-    that arrives before it breaks, `shape` picks one of five kinds of broken JSON."""
+    """One fault. `retry_after` applies to statuses, `seconds` to `slow`; `at` is the share of an answer that arrives
+    before it breaks off; `shape` selects one of the texts in BAD_JSON."""
 
     kind: Kind
     retry_after: str | None = None
@@ -70,16 +70,16 @@ Faults = Callable[[int, Protocol, Json], Fault | None]
 
 
 def never(_: int, __: Protocol, ___: Json) -> None:
-    """Nothing goes wrong."""
+    """Inject no fault."""
 
 
 def at(plan: Mapping[int, Fault]) -> Faults:
-    """Faults by the number of the request."""
+    """Inject faults by request number."""
     return lambda index, _, __: plan.get(index)
 
 
 def chance(shares: Mapping[Fault | Kind, float], seed: int = 0) -> Faults:
-    """Faults by share of the requests; the same seed gives the same faults to the same numbers."""
+    """Inject faults into a share of the requests; the same seed selects the same requests."""
 
     def faults(index: int, _: Protocol, __: Json) -> Fault | None:
         draw = random.Random(f"{seed}:{index}").random()
@@ -93,12 +93,12 @@ def chance(shares: Mapping[Fault | Kind, float], seed: int = 0) -> Faults:
 
 
 def first_of(*plans: Faults) -> Faults:
-    """The first plan that has a fault for the request."""
+    """Use the first plan that has a fault for the request."""
     return lambda index, protocol, body: next((f for plan in plans if (f := plan(index, protocol, body))), None)
 
 
 def date_in(seconds: float) -> str:
-    """A moment from now as an HTTP date, for `retry_after`."""
+    """Return an HTTP date that many seconds from now, for `retry_after`."""
     return formatdate(time.time() + seconds, usegmt=True)
 
 
@@ -152,7 +152,7 @@ _STATUS: dict[str, tuple[int, tuple[str, str, str | None], tuple[str, str]]] = {
 
 
 def status_fault(fault: Fault, protocol: Protocol, model: Model) -> Refused | None:
-    """The refusal that the fault stands for, None if it is of another sort."""
+    """Return the error response for a status fault, None for any other fault."""
     headers = {"retry-after": fault.retry_after} if fault.retry_after is not None else {}
     if fault.kind == "context_too_long":
         refused = too_long(protocol, model, model.window + 1)
@@ -168,7 +168,7 @@ def status_fault(fault: Fault, protocol: Protocol, model: Model) -> Refused | No
 
 
 def too_long(protocol: Protocol, model: Model, tokens: int) -> Refused:
-    """The prompt does not fit the window."""
+    """Return the error for a prompt that exceeds the window."""
     if protocol == "messages":
         return Refused("window", f"prompt is too long: {tokens} tokens > {model.window} maximum")
     if protocol == "responses":
@@ -182,7 +182,7 @@ def too_long(protocol: Protocol, model: Model, tokens: int) -> Refused:
 
 
 def altered(fault: Fault, reply: Reply, body: Json) -> Reply:
-    """The reply with the fault in it. A fault about calls makes one where the reply has none and tools are offered."""
+    """Apply a reply fault. A fault in a call adds a call if the reply has none and the request has tools."""
     calls = list(reply.calls) or [(name, {"n": 1}) for name in tools(body)[:1]]
     kind = fault.kind
     if kind == "bad_json":
@@ -205,6 +205,6 @@ def altered(fault: Fault, reply: Reply, body: Json) -> Reply:
 
 
 def every_kind(kinds: Sequence[str] = KINDS) -> list[Fault]:
-    """One fault of each kind, and the five shapes of broken JSON, to go through in a test."""
+    """Return one fault of each kind, `bad_json` in each shape."""
     plain = [Fault(kind) for kind in kinds if kind != "bad_json"]  # type: ignore[arg-type]
     return plain + [Fault("bad_json", shape=shape) for shape in range(len(BAD_JSON))]

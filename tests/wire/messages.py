@@ -1,18 +1,18 @@
-"""Anthropic's Messages: the prompt in blocks with their cache marks, the answer and its stream."""
+"""Anthropic's Messages: counts the prompt with its cache breakpoints, renders the answer and its stream."""
 
 import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from tests.wire.billing import Usage
 from tests.wire.cache import Segment
 from tests.wire.chat import weigh_tool
-from tests.wire.exchange import Event, Exchange, dump, scaled, weigh_text
 from tests.wire.messages_rules import blocks_of
 from tests.wire.messages_thinking import REDACTED, mode
 from tests.wire.model import Json, Model
-from tests.wire.money import Usage
 from tests.wire.replies import CallSpec, Reply, named, raw
+from tests.wire.request_context import Event, RequestContext, dump, scaled, weigh_text
 from tests.wire.signing import Signed
 
 TOOL_PROMPT = 346
@@ -21,7 +21,7 @@ FINISH = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal
 
 
 def prompt(body: Json, model: Model) -> list[Segment]:
-    """Tools, system, then every block of the messages; what switches thinking or the tool choice comes before those."""
+    """Split the prompt: tools, system, thinking and tool choice, then every block of the messages."""
     segments: list[Segment] = []
     for place, tool in enumerate(body.get("tools") or ()):
         text = dump(_bare(tool))
@@ -56,7 +56,7 @@ def _mark(value: Any) -> str | None:
 
 
 def usage_json(usage: Usage) -> Json:
-    """Usage as Anthropic reports it: the input excludes what was read from or written to the cache."""
+    """Report usage as Anthropic does: the input tokens exclude cache reads and writes."""
     return {
         "input_tokens": usage.fresh,
         "cache_creation_input_tokens": usage.write + usage.write_1h,
@@ -69,7 +69,7 @@ def usage_json(usage: Usage) -> Json:
 
 
 def fitting(body: Json, model: Model, reply: Reply) -> Reply:
-    """The reply as a model in this mode gives it: no thinking when off; always before a call when switched on."""
+    """Adapt the reply to the thinking mode: no thinking if it is off, thinking before every call if it is on."""
     kind = mode(body)
     if kind == "disabled":
         return replace(reply, thinking=None)
@@ -80,49 +80,51 @@ def fitting(body: Json, model: Model, reply: Reply) -> Reply:
     return reply
 
 
-def content(x: Exchange, reply: Reply) -> list[Json]:
-    """The blocks of an answer: thinking, text, calls."""
+def content(context: RequestContext, reply: Reply) -> list[Json]:
+    """Render the blocks of an answer: thinking, text, calls."""
     if reply.nothing:
         return []
     thoughts = reply.thoughts
-    blocks = [_thought(x, thought, Signed(x.turn, place, len(thoughts))) for place, thought in enumerate(thoughts)]
+    blocks = [
+        _thought(context, thought, Signed(context.turn, place, len(thoughts))) for place, thought in enumerate(thoughts)
+    ]
     if reply.text and reply.finish not in ("refusal", "content_filter"):
         blocks.append({"type": "text", "text": reply.text, "citations": None})
     for place, call in enumerate(reply.calls):
-        call_id = named(call, f"toolu_01{x.turn}{place:02x}")
+        call_id = named(call, f"toolu_01{context.turn}{place:02x}")
         blocks.append({"type": "tool_use", "id": call_id, "name": call[0], "input": _input(call)})
     return blocks
 
 
-def _thought(x: Exchange, thought: str, signed: Signed) -> Json:
-    """One block. A thought that begins with `[redacted]` is hidden; `display: omitted` leaves the proof alone."""
+def _thought(context: RequestContext, thought: str, signed: Signed) -> Json:
+    """Render a thinking block: hidden if it starts with `[redacted]`, only a signature with `display: omitted`."""
     if thought.startswith("[redacted]"):
-        return {"type": "redacted_thinking", "data": x.signer.sign(x.name, REDACTED, signed)}
-    shown = "" if (x.body.get("thinking") or {}).get("display") == "omitted" else thought
-    return {"type": "thinking", "thinking": shown, "signature": x.signer.sign(x.name, shown, signed)}
+        return {"type": "redacted_thinking", "data": context.signer.sign(context.name, REDACTED, signed)}
+    shown = "" if (context.body.get("thinking") or {}).get("display") == "omitted" else thought
+    return {"type": "thinking", "thinking": shown, "signature": context.signer.sign(context.name, shown, signed)}
 
 
 def _input(call: CallSpec) -> Any:
-    """The service parses the model's text itself; where that fails, what it hands out is empty."""
+    """Parse the arguments, as the service does; invalid JSON becomes an empty object."""
     try:
         return json.loads(raw(call))
     except ValueError:
         return {}
 
 
-def payload(x: Exchange, reply: Reply) -> Json:
-    """The whole answer."""
+def payload(context: RequestContext, reply: Reply) -> Json:
+    """Render an answer that is not streamed."""
     return {
-        **_head(x),
-        "content": content(x, reply),
+        **_head(context),
+        "content": content(context, reply),
         "stop_reason": finish(reply),
         "stop_details": _details(reply),
-        "usage": usage_json(x.usage),
+        "usage": usage_json(context.usage),
     }
 
 
 def finish(reply: Reply) -> str:
-    """Why the answer ended."""
+    """Return the stop reason."""
     return FINISH[reply.finish] if reply.finish else ("tool_use" if reply.calls else "end_turn")
 
 
@@ -130,23 +132,25 @@ def _details(reply: Reply) -> Json | None:
     return {"type": "refusal", "category": None, "explanation": None} if finish(reply) == "refusal" else None
 
 
-def _head(x: Exchange) -> Json:
+def _head(context: RequestContext) -> Json:
     return {
-        "id": f"msg_01{x.turn}",
+        "id": f"msg_01{context.turn}",
         "type": "message",
         "role": "assistant",
-        "model": x.name,
+        "model": context.name,
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
     }
 
 
-def events(x: Exchange, reply: Reply) -> Iterator[Event]:
-    """The answer as events; a ping among them, as the service sends them."""
-    yield _event("message_start", message={**_head(x), "usage": {**usage_json(x.usage), "output_tokens": 1}})
+def events(context: RequestContext, reply: Reply) -> Iterator[Event]:
+    """Render the answer as events, with one ping."""
+    yield _event(
+        "message_start", message={**_head(context), "usage": {**usage_json(context.usage), "output_tokens": 1}}
+    )
     raws = iter(reply.calls)
-    for index, part in enumerate(content(x, reply)):
+    for index, part in enumerate(content(context, reply)):
         hollow: dict[str, Json] = {
             "text": {"text": ""},
             "tool_use": {"input": {}},
@@ -156,11 +160,11 @@ def events(x: Exchange, reply: Reply) -> Iterator[Event]:
         yield _event("content_block_start", index=index, content_block=begun)
         if index == 0:
             yield _event("ping")
-        for delta in _deltas(x, part, raws):
+        for delta in _deltas(context, part, raws):
             yield _event("content_block_delta", index=index, delta=delta)
         yield _event("content_block_stop", index=index)
     delta = {"stop_reason": finish(reply), "stop_sequence": None, "stop_details": _details(reply)}
-    yield _event("message_delta", delta=delta, usage=usage_json(x.usage))
+    yield _event("message_delta", delta=delta, usage=usage_json(context.usage))
     yield _event("message_stop")
 
 
@@ -168,15 +172,15 @@ def _event(name: str, **fields: Any) -> Event:
     return name, {"type": name, **fields}
 
 
-def _deltas(x: Exchange, part: Json, raws: Iterator[CallSpec]) -> Iterator[Json]:
+def _deltas(context: RequestContext, part: Json, raws: Iterator[CallSpec]) -> Iterator[Json]:
     if part["type"] == "text":
-        for piece in x.pieces(part["text"]):
+        for piece in context.pieces(part["text"]):
             yield {"type": "text_delta", "text": piece}
     elif part["type"] == "thinking":
-        for piece in x.pieces(part["thinking"]):
+        for piece in context.pieces(part["thinking"]):
             yield {"type": "thinking_delta", "thinking": piece}
         yield {"type": "signature_delta", "signature": part["signature"]}
     elif part["type"] == "tool_use":
         yield {"type": "input_json_delta", "partial_json": ""}
-        for piece in x.pieces(raw(next(raws))):
+        for piece in context.pieces(raw(next(raws))):
             yield {"type": "input_json_delta", "partial_json": piece}

@@ -1,11 +1,11 @@
-"""Anthropic's checks of single fields: blocks, tools, schemas, cache marks, options of an era."""
+"""The rules of Anthropic's Messages for single fields: blocks, tools, schemas, cache breakpoints, options by era."""
 
 import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
 from tests.wire.model import Json, Model
-from tests.wire.refusal import refuse
+from tests.wire.rejections import refuse
 
 MAX_MARKS = 4
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
@@ -50,14 +50,14 @@ UNSUPPORTED = {
 
 
 def known(where: str, value: Json, names: Collection[str]) -> None:
-    """No field beyond those the service knows."""
+    """Reject unknown fields."""
     for key in value:
         if key not in names:
             refuse("unknown_field", f"{where}.{key}: Extra inputs are not permitted".lstrip("."))
 
 
 def block(where: str, part: Any, role: str) -> None:
-    """A content block of a type that may stand there, with its fields and no others."""
+    """Check a content block: a type that the role allows, with its required fields and no unknown ones."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in BLOCKS:
         tags = ", ".join(f"'{name}'" for name in BLOCKS)
@@ -101,7 +101,7 @@ def _tool_result(where: str, part: Json) -> None:
 
 
 def tools(body: Json) -> None:
-    """Tools with a name, an object for a schema, and a choice only among them."""
+    """Check the tools: names, object schemas, and a tool choice that names one of them."""
     names: list[str] = []
     for index, tool in enumerate(body.get("tools") or ()):
         where = f"tools.{index}.custom"
@@ -143,7 +143,7 @@ def _strict(where: str, schema: Any) -> None:
 
 
 def options(body: Json, model: Model) -> None:
-    """Sampling, stop sequences, output limit and format, by era."""
+    """Check sampling, stop sequences, output limit and output format."""
     limit = body["max_tokens"]
     if not isinstance(limit, int) or isinstance(limit, bool):
         refuse("wrong_type", "max_tokens: Input should be a valid integer")
@@ -164,7 +164,7 @@ def options(body: Json, model: Model) -> None:
 
 
 def _marks(body: Json) -> Iterator[str]:
-    """The times to live of all cache marks, in the order in which the service reads them."""
+    """Yield the times to live of all cache breakpoints, in the service's order."""
     system = body.get("system")
     spots: list[Any] = [*(body.get("tools") or ()), *(system if isinstance(system, list) else ())]
     for message in body["messages"]:
@@ -182,7 +182,7 @@ def _marks(body: Json) -> Iterator[str]:
 
 
 def marks(body: Json) -> int:
-    """How many cache marks there are; longer ones come first."""
+    """Count the cache breakpoints; reject a long-lived one after a short-lived one."""
     found = list(_marks(body))
     if "5m" in found and "1h" in found[found.index("5m") :]:
         words = "a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block"

@@ -1,4 +1,4 @@
-"""What Anthropic's Messages refuses, but for thinking, which has a module of its own."""
+"""The rules of Anthropic's Messages, except those about thinking."""
 
 import re
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from tests.wire.messages_fields import MAX_MARKS, block, known, marks, options, tools
 from tests.wire.messages_thinking import check_thinking
 from tests.wire.model import Json, Model
-from tests.wire.refusal import refuse
+from tests.wire.rejections import refuse
 from tests.wire.signing import Signer
 
 TOP = frozenset(
@@ -59,7 +59,7 @@ PREFILL = "This model does not support assistant message prefill. The conversati
 
 
 def check(body: Json, model: Model, signer: Signer) -> None:
-    """Every rule that can be read off the request, the outermost first."""
+    """Check every rule that depends on the request alone, from the outermost field inwards."""
     known("", body, TOP)
     for field in ("max_tokens", "messages", "model"):
         if field not in body:
@@ -69,7 +69,7 @@ def check(body: Json, model: Model, signer: Signer) -> None:
 
 
 def check_count(body: Json, model: Model, signer: Signer) -> None:
-    """The rules for counting alone: the same prompt, fewer options."""
+    """Check a count_tokens request: the same prompt rules, fewer options."""
     known("", body, COUNT_TOP)
     for field in ("messages", "model"):
         if field not in body:
@@ -78,7 +78,7 @@ def check_count(body: Json, model: Model, signer: Signer) -> None:
 
 
 def check_prompt(body: Json, model: Model, signer: Signer) -> None:
-    """Tools, system and messages."""
+    """Check tools, system and messages."""
     tools(body)
     _system(body)
     messages = body["messages"]
@@ -101,12 +101,12 @@ def check_prompt(body: Json, model: Model, signer: Signer) -> None:
 
 
 def blocks_of(content: Any) -> list[Json]:
-    """Content as blocks; a string is one text block."""
+    """Return content as blocks; a string is one text block."""
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def merged(messages: list[Json]) -> list[tuple[int, str, list[Json]]]:
-    """The turns as the service sees them: neighbours of one role are one. Each with the index of its first message."""
+    """Merge neighbours of the same role, as the service does; each turn has the index of its first message."""
     turns: list[tuple[int, str, list[Json]]] = []
     for index, message in enumerate(messages):
         blocks = blocks_of(message["content"])
@@ -165,7 +165,7 @@ def _text(text: str) -> None:
 
 
 def _order(messages: list[Json], model: Model) -> None:
-    """The user opens; a system message follows a user's; the end is not the assistant's where prefill is gone."""
+    """The first message is the user's; a system message follows a user's; modern models allow no assistant prefill."""
     if messages[0]["role"] != "user":
         refuse("first_role", 'messages: first message must use the "user" role')
     for index, message in enumerate(messages):
@@ -186,7 +186,7 @@ def _has_tool_blocks(turns: list[tuple[int, str, list[Json]]]) -> bool:
 
 
 def _pairs(turns: list[tuple[int, str, list[Json]]]) -> None:
-    """Every call is answered by the leading results of the next turn, once; every result has its call there."""
+    """Each call has one result among the leading blocks of the next turn; each result has its call."""
     ever: set[str] = set()
     for number, (index, _, blocks) in enumerate(turns):
         before = turns[number - 1][2] if number else []

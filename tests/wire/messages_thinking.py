@@ -1,7 +1,7 @@
-"""What Anthropic's Messages refuses about thinking: the option by era, each block's proof, where a block must stand."""
+"""The rules of Anthropic's Messages about thinking: the option, signatures, and where a block is required."""
 
 from tests.wire.model import Json, Model
-from tests.wire.refusal import refuse
+from tests.wire.rejections import refuse
 from tests.wire.signing import Signed, Signer
 
 Turns = list[tuple[int, str, list[Json]]]
@@ -24,12 +24,12 @@ NOT_ENABLED = (
 
 
 def mode(body: Json) -> str:
-    """The request's kind of thinking, `disabled` if it asks for none."""
+    """Return the request's thinking mode, `disabled` if it sets none."""
     return str((body.get("thinking") or {}).get("type", "disabled"))
 
 
 def check_thinking(body: Json, model: Model, signer: Signer, turns: Turns) -> None:
-    """All rules about thinking."""
+    """Check all rules about thinking."""
     _option(body, model)
     proofs = {number: _proofs(body, signer, index, blocks) for number, (index, _, blocks) in enumerate(turns)}
     latest = max((number for number, (_, role, _) in enumerate(turns) if role == "assistant"), default=None)
@@ -69,26 +69,25 @@ def _option(body: Json, model: Model) -> None:
 
 
 def _proofs(body: Json, signer: Signer, index: int, blocks: list[Json]) -> list[Signed]:
-    """Each block as this model signed it, word for word."""
+    """Verify each block's signature: signed by this model, text unchanged."""
     found = []
     for place, part in enumerate(blocks):
         if part["type"] == "thinking":
             signed = signer.verify(body["model"], part["thinking"], part["signature"])
-            said = "Invalid `signature` in `thinking` block"
+            problem = "Invalid `signature` in `thinking` block"
         elif part["type"] == "redacted_thinking":
             signed = signer.verify(body["model"], REDACTED, part["data"])
-            said = "Invalid `data` in `redacted_thinking` block"
+            problem = "Invalid `data` in `redacted_thinking` block"
         else:
             continue
         if signed is None:
-            refuse("thinking_signature", f"messages.{index}.content.{place}: {said}")
+            refuse("thinking_signature", f"messages.{index}.content.{place}: {problem}")
         found.append(signed)
     return found
 
 
 def _open_loop(turns: Turns, *, interleaved: bool) -> list[int]:
-    """The assistant turns of the tool loop that the request goes on with, or a prefill; of a loop without
-    interleaved thinking only the first."""
+    """Return the assistant turns of the open tool loop, or a prefill; without interleaved thinking, only the first."""
     if turns[-1][1] == "assistant":
         return [len(turns) - 1]
     loop: list[int] = []

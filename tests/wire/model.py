@@ -1,9 +1,9 @@
-"""What a model is to the server: its era, its limits, its prices."""
+"""The options of a simulated model: era, limits, prices."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tests.wire.money import Prices
+from tests.wire.billing import Prices
 
 Era = Literal["classic", "modern"]
 Protocol = Literal["chat", "responses", "messages"]
@@ -16,11 +16,11 @@ OPENAI = Prices(input="1.25", output="10", read="0.125", write=None, write_1h=No
 class Model:
     """Options of one model.
 
-    `classic`: temperature, manual thinking, prefill and `max_tokens` on Chat are taken, a system role in Anthropic's
-    messages is not. `modern`: the other way round, and thinking is adaptive.
-    `interleaved`: the model thinks before each call of a tool loop, and each such turn must come back with it.
-    `demand_tools`: Anthropic's "must define tools" where the history holds tool blocks.
-    `factor`: tokens of this model for one of o200k. `prices`: None for the usual ones of its service.
+    `classic` accepts temperature, manual thinking, prefill and `max_tokens` on Chat, but no system role in Anthropic's
+    messages. `modern` is the opposite, with adaptive thinking.
+    `interleaved`: the model thinks before each call of a tool loop, and each such turn must be sent back with it.
+    `demand_tools`: Anthropic's rule that a history with tool blocks must define tools.
+    `factor`: tokens of this model per token of o200k. `prices`: None for the usual prices of the service.
     """
 
     era: Era = "classic"
@@ -33,5 +33,5 @@ class Model:
     prices: Prices | None = None
 
     def price(self, protocol: Protocol) -> Prices:
-        """Its own prices, else the usual ones of the protocol's service."""
+        """Return the model's prices, else the usual ones of the protocol's service."""
         return self.prices or (ANTHROPIC if protocol == "messages" else OPENAI)

@@ -1,25 +1,25 @@
-"""The checks that OpenAI's two protocols share: fields, types, lengths, names, tools, schemas, options of an era."""
+"""The rules that OpenAI's two APIs share: fields, types, lengths, names, tools, schemas, options by era."""
 
 import re
 from collections.abc import Collection
 from typing import Any
 
 from tests.wire.model import Json, Model
-from tests.wire.refusal import refuse
+from tests.wire.rejections import refuse
 
 NAME = re.compile(r"[a-zA-Z0-9_-]+")
 MAX_TOOLS = 128
 
 
 def known(where: str, value: Json, fields: Collection[str]) -> None:
-    """No field beyond those the service knows."""
+    """Reject unknown fields."""
     if not value.keys() <= set(fields):
         extra = f"{where}.{next(key for key in value if key not in fields)}"
         refuse("unknown_field", f"Unknown parameter: '{extra}'.", extra, "unknown_parameter")
 
 
 def required(where: str, value: Json, *fields: str) -> None:
-    """Fields without which there is nothing to read."""
+    """Reject a body without one of these fields."""
     for field in fields:
         if field not in value:
             path = f"{where}.{field}" if where else field
@@ -27,16 +27,16 @@ def required(where: str, value: Json, *fields: str) -> None:
 
 
 def typed(where: str, value: Any, kind: type, words: str) -> None:
-    """A value of the right JSON type; `words` name the type as the service does."""
+    """Check the JSON type; `words` is the service's name for it."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         got = {str: "a string", dict: "an object", list: "an array", bool: "a boolean", int: "an integer"}
-        said = "null" if value is None else got.get(type(value), "a decimal")
-        message = f"Invalid type for '{where}': expected {words}, but got {said} instead."
+        found = "null" if value is None else got.get(type(value), "a decimal")
+        message = f"Invalid type for '{where}': expected {words}, but got {found} instead."
         refuse("wrong_type", message, where, "invalid_type")
 
 
 def chosen(where: str, value: Any, choices: Collection[str], rule: str = "unknown_value") -> None:
-    """One of the values that the service lists in its answer."""
+    """Check that the value is one of those that the service accepts."""
     if value not in choices:
         *most, last = [f"'{choice}'" for choice in choices]
         listed = f"{', '.join(most)}, and {last}" if len(most) > 1 else " and ".join([*most, last])
@@ -45,7 +45,7 @@ def chosen(where: str, value: Any, choices: Collection[str], rule: str = "unknow
 
 
 def filled(where: str, value: Any) -> None:
-    """A list with at least one entry."""
+    """Reject an empty list."""
     typed(where, value, list, "an array")
     if not value:
         message = (
@@ -55,7 +55,7 @@ def filled(where: str, value: Any) -> None:
 
 
 def short(where: str, value: str, limit: int) -> None:
-    """A string of at most so many characters."""
+    """Reject a string that is too long."""
     if len(value) > limit:
         message = (
             f"Invalid '{where}': string too long. Expected a string with maximum length {limit}, "
@@ -65,7 +65,7 @@ def short(where: str, value: str, limit: int) -> None:
 
 
 def name(where: str, value: Any) -> None:
-    """A function's name, in tools and in history alike."""
+    """Check a function's name, in tools and in the history."""
     typed(where, value, str, "a string")
     if not value:
         message = (
@@ -83,7 +83,7 @@ def name(where: str, value: Any) -> None:
 
 
 def tool_list(body: Json) -> list[Json]:
-    """The tools, at least one and at most 128 of them; without any, nothing that is only about tools."""
+    """Return the tools, 1 to 128; without tools, reject the options that need them."""
     tools = body.get("tools")
     if tools is None:
         for option in ("tool_choice", "parallel_tool_calls"):
@@ -102,7 +102,7 @@ def tool_list(body: Json) -> list[Json]:
 
 
 def function_schema(what: str, param: str, schema: Any, *, strict: bool) -> None:
-    """A JSON Schema of an object; strict ones forbid other keys and require every key, all the way down."""
+    """Check a JSON Schema of an object; a strict one forbids other keys and requires every key, at every level."""
     kind = schema.get("type") if isinstance(schema, dict) else None
     if kind != "object":
         fault = f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'."
@@ -141,7 +141,7 @@ def _strict_fault(schema: Json) -> str | None:
 
 
 def json_format(where: str, value: Json, inner: Json) -> None:
-    """Structured output: a known type, and for json_schema a name and a schema."""
+    """Check structured output: a known type, and for json_schema a name and a schema."""
     chosen(f"{where}.type", value.get("type"), ("json_object", "json_schema", "text"))
     if value["type"] == "json_schema":
         required(where, inner, "name", "schema")
@@ -151,7 +151,7 @@ def json_format(where: str, value: Json, inner: Json) -> None:
 
 
 def era_options(body: Json, model: Model, token_field: str) -> None:
-    """Options that the model's era does not take, and an output limit that it can't reach."""
+    """Reject options that the era does not support, and an output limit above the model's."""
     temperature = body.get("temperature")
     if model.era == "modern" and temperature not in (None, 1):
         message = (

@@ -1,4 +1,4 @@
-"""The server in a process of its own, started and ended by a test or a benchmark."""
+"""Starts and stops the server in a separate process, for tests and benchmarks."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class WireProcess:
-    """Where the process listens."""
+    """The URLs of a server process."""
 
     port: int
 
@@ -28,7 +28,7 @@ class WireProcess:
         return f"{self.url}/v1"
 
     def stats(self) -> dict[str, Any]:
-        """What the process counted."""
+        """Return the counters of the process."""
         with urllib.request.urlopen(f"{self.url}/_wire/stats") as answer:
             figures: dict[str, Any] = json.load(answer)
         return figures

@@ -1,4 +1,4 @@
-"""What a brain answers, whatever the protocol."""
+"""A responder's reply, independent of the protocol."""
 
 import json
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ CallSpec = tuple[str, Arguments] | tuple[str, Arguments, str]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer: text, calls `(name, arguments)` or `(name, arguments, id)`, thinking, and how it ended.
+    """One reply: text, calls `(name, arguments)` or `(name, arguments, id)`, thinking, and the finish reason.
 
-    Arguments may be raw text, which need not be JSON. `nothing` is an answer without choices, output or content.
+    Arguments may be raw text, which need not be JSON. `nothing` is a reply without choices, output or content.
     """
 
     text: str = ""
@@ -33,17 +33,17 @@ class Reply:
         return [self.thinking] if isinstance(self.thinking, str) else list(self.thinking)
 
     def tokens(self) -> tuple[int, int]:
-        """Output tokens, and how many of them are reasoning."""
+        """Return the output tokens, and how many of them are reasoning."""
         reasoning = sum(count(thought) for thought in self.thoughts)
         visible = count(self.text) + sum(count(call[0]) + count(raw(call)) + 8 for call in self.calls)
         return visible + reasoning + 1, reasoning
 
 
 def raw(call: CallSpec) -> str:
-    """The arguments as the model's own text."""
+    """Return the arguments as JSON text, or as given if they are text."""
     return call[1] if isinstance(call[1], str) else json.dumps(call[1], ensure_ascii=False)
 
 
 def named(call: CallSpec, default: str) -> str:
-    """The call's id, the script's own if it gave one."""
+    """Return the call's id, or the default if the reply gave none."""
     return call[2] if len(call) == 3 else default

@@ -1,20 +1,20 @@
-"""The Responses protocol: the prompt, the answer and its stream."""
+"""Responses: counts the prompt, renders the answer and its stream."""
 
 from collections.abc import Iterator
 from typing import Any
 
+from tests.wire.billing import Usage
 from tests.wire.cache import Segment
 from tests.wire.chat import PER_MESSAGE, PRIMING, weigh_tool
-from tests.wire.exchange import Event, Exchange, dump, scaled, weigh_text
 from tests.wire.model import Json, Model
-from tests.wire.money import Usage
 from tests.wire.replies import Reply, named, raw
+from tests.wire.request_context import Event, RequestContext, dump, scaled, weigh_text
 from tests.wire.responses_rules import reasoning_content
 from tests.wire.signing import Signed, item_id
 
 
 def prompt(body: Json, model: Model) -> list[Segment]:
-    """Schema and tools, instructions, then the items."""
+    """Split the prompt: schema and tools, instructions, then the items."""
     segments = []
     for front in [(body.get("text") or {}).get("format"), *(body.get("tools") or ())]:
         if front:
@@ -31,7 +31,7 @@ def prompt(body: Json, model: Model) -> list[Segment]:
 
 
 def usage_json(usage: Usage) -> Json:
-    """Usage as Responses reports it: the input includes what was cached."""
+    """Report usage as Responses does: the input tokens include the cached ones."""
     return {
         "input_tokens": usage.input,
         "input_tokens_details": {"cached_tokens": usage.read, "cache_write_tokens": usage.write},
@@ -41,18 +41,18 @@ def usage_json(usage: Usage) -> Json:
     }
 
 
-def output(x: Exchange, reply: Reply) -> list[Json]:
-    """The items of an answer: reasoning, message, calls."""
+def output(context: RequestContext, reply: Reply) -> list[Json]:
+    """Render the items of an answer: reasoning, message, calls."""
     if reply.nothing:
         return []
-    items = [_reasoning(x, place, thought) for place, thought in enumerate(reply.thoughts)]
+    items = [_reasoning(context, place, thought) for place, thought in enumerate(reply.thoughts)]
     reasoned = bool(items)
     if reply.text or reply.finish == "refusal" or not reply.calls:
         text = {"type": "output_text", "annotations": [], "logprobs": [], "text": reply.text}
         no = {"type": "refusal", "refusal": reply.text or "I'm sorry, I can't help with that."}
         items.append(
             {
-                "id": item_id("msg", x.turn, len(items), reasoned=reasoned),
+                "id": item_id("msg", context.turn, len(items), reasoned=reasoned),
                 "type": "message",
                 "status": "incomplete" if reply.finish in ("length", "content_filter") else "completed",
                 "role": "assistant",
@@ -62,54 +62,54 @@ def output(x: Exchange, reply: Reply) -> list[Json]:
     for place, call in enumerate(reply.calls):
         items.append(
             {
-                "id": item_id("fc", x.turn, len(items), reasoned=reasoned),
+                "id": item_id("fc", context.turn, len(items), reasoned=reasoned),
                 "type": "function_call",
                 "status": "completed",
                 "arguments": raw(call),
-                "call_id": named(call, f"call_{x.turn}{place:02x}"),
+                "call_id": named(call, f"call_{context.turn}{place:02x}"),
                 "name": call[0],
             }
         )
     return items
 
 
-def _reasoning(x: Exchange, place: int, thought: str) -> Json:
+def _reasoning(context: RequestContext, place: int, thought: str) -> Json:
     item: Json = {
-        "id": item_id("rs", x.turn, place, reasoned=True),
+        "id": item_id("rs", context.turn, place, reasoned=True),
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": thought}] if thought else [],
     }
-    if "reasoning.encrypted_content" in (x.body.get("include") or ()):
-        signed = Signed(x.turn, place, 1)
-        item["encrypted_content"] = x.signer.sign(x.name, reasoning_content(item), signed)
+    if "reasoning.encrypted_content" in (context.body.get("include") or ()):
+        signed = Signed(context.turn, place, 1)
+        item["encrypted_content"] = context.signer.sign(context.name, reasoning_content(item), signed)
     return item
 
 
-def payload(x: Exchange, reply: Reply) -> Json:
-    """The whole answer."""
+def payload(context: RequestContext, reply: Reply) -> Json:
+    """Render an answer that is not streamed."""
     why = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(reply.finish or "")
     return {
-        **_head(x),
+        **_head(context),
         "status": "incomplete" if why else "completed",
         "incomplete_details": {"reason": why} if why else None,
-        "output": output(x, reply),
-        "usage": usage_json(x.usage),
+        "output": output(context, reply),
+        "usage": usage_json(context.usage),
     }
 
 
-def _head(x: Exchange) -> Json:
-    body = x.body
+def _head(context: RequestContext) -> Json:
+    body = context.body
     return {
-        "id": f"resp_{x.turn}",
+        "id": f"resp_{context.turn}",
         "object": "response",
-        "created_at": x.created,
+        "created_at": context.created,
         "status": "in_progress",
         "background": False,
         "error": None,
         "incomplete_details": None,
         "instructions": body.get("instructions"),
         "max_output_tokens": body.get("max_output_tokens"),
-        "model": x.name,
+        "model": context.name,
         "output": [],
         "parallel_tool_calls": body.get("parallel_tool_calls", True),
         "previous_response_id": None,
@@ -129,16 +129,16 @@ def _head(x: Exchange) -> Json:
     }
 
 
-def events(x: Exchange, reply: Reply) -> Iterator[Event]:
-    """The answer as numbered events."""
-    for number, event in enumerate(_events(x, reply)):
+def events(context: RequestContext, reply: Reply) -> Iterator[Event]:
+    """Render the answer as numbered events."""
+    for number, event in enumerate(_events(context, reply)):
         yield event["type"], {**event, "sequence_number": number}
 
 
-def _events(x: Exchange, reply: Reply) -> Iterator[Json]:
-    whole = payload(x, reply)
-    yield {"type": "response.created", "response": _head(x)}
-    yield {"type": "response.in_progress", "response": _head(x)}
+def _events(context: RequestContext, reply: Reply) -> Iterator[Json]:
+    whole = payload(context, reply)
+    yield {"type": "response.created", "response": _head(context)}
+    yield {"type": "response.in_progress", "response": _head(context)}
     for index, item in enumerate(whole["output"]):
         hollow: dict[str, Json] = {
             "message": {"content": []},
@@ -149,14 +149,14 @@ def _events(x: Exchange, reply: Reply) -> Iterator[Json]:
         if "status" in item:
             begun["status"] = "in_progress"
         yield {"type": "response.output_item.added", "output_index": index, "item": begun}
-        yield from _inside(x, item, {"item_id": item["id"], "output_index": index})
+        yield from _inside(context, item, {"item_id": item["id"], "output_index": index})
         yield {"type": "response.output_item.done", "output_index": index, "item": item}
     yield {"type": f"response.{whole['status']}", "response": whole}
 
 
-def _inside(x: Exchange, item: Json, at: Json) -> Iterator[Json]:
+def _inside(context: RequestContext, item: Json, at: Json) -> Iterator[Json]:
     if item["type"] == "function_call":
-        for piece in x.pieces(item["arguments"]):
+        for piece in context.pieces(item["arguments"]):
             yield {"type": "response.function_call_arguments.delta", **at, "delta": piece}
         yield {
             "type": "response.function_call_arguments.done",
@@ -171,17 +171,17 @@ def _inside(x: Exchange, item: Json, at: Json) -> Iterator[Json]:
         more: Json = {} if no else {"logprobs": []}
         at = {**at, "content_index": 0}
         yield {"type": "response.content_part.added", **at, "part": {**part, field: ""}}
-        yield from _text(x, f"response.{kind}", field, {**at, **more}, part[field])
+        yield from _text(context, f"response.{kind}", field, {**at, **more}, part[field])
         yield {"type": "response.content_part.done", **at, "part": part}
     else:
         for place, part in enumerate(item["summary"]):
             here: dict[str, Any] = {**at, "summary_index": place}
             yield {"type": "response.reasoning_summary_part.added", **here, "part": {**part, "text": ""}}
-            yield from _text(x, "response.reasoning_summary_text", "text", here, part["text"])
+            yield from _text(context, "response.reasoning_summary_text", "text", here, part["text"])
             yield {"type": "response.reasoning_summary_part.done", **here, "part": part}
 
 
-def _text(x: Exchange, name: str, field: str, at: Json, text: str) -> Iterator[Json]:
-    for piece in x.pieces(text):
+def _text(context: RequestContext, name: str, field: str, at: Json, text: str) -> Iterator[Json]:
+    for piece in context.pieces(text):
         yield {"type": f"{name}.delta", **at, "delta": piece}
     yield {"type": f"{name}.done", **at, field: text}

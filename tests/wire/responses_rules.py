@@ -1,10 +1,10 @@
-"""What the Responses protocol refuses."""
+"""The rules of Responses."""
 
 from typing import Any
 
 from tests.wire import openai_fields as fields
 from tests.wire.model import Json, Model
-from tests.wire.refusal import refuse
+from tests.wire.rejections import refuse
 from tests.wire.signing import Signer, read_item_id, turn_of_call
 
 TOP = frozenset(
@@ -73,7 +73,7 @@ ROLES = ("assistant", "system", "developer", "user")
 
 
 def check(body: Json, model: Model, signer: Signer) -> None:
-    """Every rule that can be read off the request, the outermost first."""
+    """Check every rule that depends on the request alone, from the outermost field inwards."""
     for key in body:
         if key not in TOP:
             refuse("unknown_field", f"Unknown parameter: '{key}'.", key, "unknown_parameter")
@@ -130,8 +130,8 @@ def _tools(body: Json) -> None:
         names.append(tool["name"])
         if tool["parameters"] is not None:
             strict = tool.get("strict") is True
-            said = f"function '{tool['name']}'"
-            fields.function_schema(said, f"{where}.parameters", tool["parameters"], strict=strict)
+            subject = f"function '{tool['name']}'"
+            fields.function_schema(subject, f"{where}.parameters", tool["parameters"], strict=strict)
     choice = body.get("tool_choice")
     if isinstance(choice, str):
         fields.chosen("tool_choice", choice, ("none", "auto", "required"))
@@ -204,7 +204,7 @@ def _ids(items: list[Json]) -> None:
 
 
 def _reasoning(body: Json, items: list[Json], signer: Signer) -> None:
-    """A reasoning item is ours, whole, and followed by its item; an item that was reasoned about has it before."""
+    """Reasoning is unchanged and followed by its item; an item of a turn with reasoning comes after that reasoning."""
     reasoned: set[str] = set()
     for index, item in enumerate(items):
         made = read_item_id(item.get("id"))
@@ -234,23 +234,23 @@ def _proof(body: Json, item: Json, signer: Signer) -> None:
         )
         refuse("unstored_reasoning", words, "input", status=404)
     if signer.verify(body["model"], reasoning_content(item), proof) is None:
-        said = f"{proof[:4]}...{proof[-4:]}"
+        shown = f"{proof[:4]}...{proof[-4:]}"
         why = "Reason: Encrypted content could not be decrypted or parsed."
         refuse(
             "reasoning_proof",
-            f"The encrypted content {said} could not be verified. {why}",
+            f"The encrypted content {shown} could not be verified. {why}",
             None,
             "invalid_encrypted_content",
         )
 
 
 def reasoning_content(item: Json) -> str:
-    """What the proof of a reasoning item covers: its id and the words of its summary."""
+    """Return the part of a reasoning item that its signature covers: the id and the summary."""
     return "\0".join([item["id"], *(str(part.get("text")) for part in item["summary"])])
 
 
 def _belongs(turn: str | None, follower: Json | None) -> bool:
-    """Whether an item may follow a reasoning item: the model's own, and of the same turn where that can be told."""
+    """Whether an item may follow a reasoning item: written by the model, and in the same turn if its ids show it."""
     if follower is None or follower.get("type") == "function_call_output":
         return False
     if follower.get("type", "message") == "message" and follower.get("role") != "assistant":

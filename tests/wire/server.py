@@ -1,4 +1,4 @@
-"""The server itself: a port, its connections, and the record of what came in."""
+"""The server: its port, its connections, and the recorded requests."""
 
 import asyncio
 import json
@@ -8,34 +8,34 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from tests.wire.brains import Brain, echo, scripted
+from tests.wire.billing import Account
 from tests.wire.cache import Cache
 from tests.wire.connection import Answer, Connection, Request, plain
 from tests.wire.faults import Fault, Faults, at, never
 from tests.wire.model import Model
-from tests.wire.money import Account
-from tests.wire.refusal import Refused
+from tests.wire.rejections import Refused
 from tests.wire.replies import Reply
+from tests.wire.responders import Responder, echo, scripted
 from tests.wire.service import PATHS, Received, Service
 from tests.wire.signing import Signer
 
 
 class WireServer:
-    """A local service that speaks Chat Completions, Responses and Messages.
+    """A local service that implements Chat Completions, Responses and Messages.
 
-    `async with WireServer(...)` runs it in the running loop, `with WireServer(...)` in a thread of its own.
+    `async with WireServer(...)` runs it in the running event loop, `with WireServer(...)` in a separate thread.
 
-    brain: a function `(body, protocol, index) -> Reply | str`, or a list of replies, one for each request.
+    responder: a function `(body, protocol, index) -> Reply | str`, or a list of replies, one for each request.
     model, models: options of every model, and of models by name.
-    faults: what goes wrong, as a function or by the request's number.
-    latency: seconds that every answer takes. pace: seconds between the events of a stream.
-    key: the only key that is accepted. secret: servers with the same one accept each other's thinking.
-    checks: False answers without rules, caches or exact counts, to measure clients. keep: how many requests stay.
+    faults: a function, or faults by request number.
+    latency: seconds before every answer. pace: seconds between the events of a stream.
+    key: the only accepted API key. secret: servers with the same secret accept each other's thinking.
+    checks: False skips rules, caches and exact counts, to benchmark clients. keep: number of requests to record.
     """
 
     def __init__(
         self,
-        brain: Brain | Sequence[Reply | str] = echo,
+        responder: Responder | Sequence[Reply | str] = echo,
         *,
         model: Model | None = None,
         models: Mapping[str, Model] | None = None,
@@ -50,14 +50,14 @@ class WireServer:
     ) -> None:
         self.latency, self.pace, self.keep = latency, pace, keep
         self.requests: list[Received] = []
-        self.refused: list[Received] = []  # those that broke a rule, all of them; faults are not among them
+        self.refused: list[Received] = []  # every request that broke a rule; injected faults are not included
         self.count = 0
         self.connections: set[Connection] = set()
         self.cache = cache or Cache()
         self.port = 0
         self._server: asyncio.Server | None = None
         self._service = Service(
-            brain=brain if callable(brain) else scripted(brain),
+            responder=responder if callable(responder) else scripted(responder),
             model=model or Model(),
             models=dict(models or {}),
             faults=faults if callable(faults) else at(faults),
@@ -69,12 +69,12 @@ class WireServer:
 
     @property
     def account(self) -> Account:
-        """The server's own bill."""
+        """What the server billed."""
         return self._service.account
 
     @property
     def faulted(self) -> list[Received]:
-        """The requests in whose answer something went wrong on purpose."""
+        """The requests with an injected fault."""
         return [request for request in self.requests if request.fault]
 
     @property
@@ -94,7 +94,7 @@ class WireServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Close every connection; a brain that failed is heard of here."""
+        """Close every connection."""
         if self._server:
             self._server.close()
             for connection in list(self.connections):
@@ -106,7 +106,7 @@ class WireServer:
     def _raise_failures(self) -> None:
         failures, self._service.errors = self._service.errors, []
         if failures:
-            raise ExceptionGroup("the server's brain failed", failures)
+            raise ExceptionGroup("the server's responder failed", failures)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -155,10 +155,10 @@ class WireServer:
             self.refused.append(received)
         answer.delay += self.latency
         answer.pace = answer.pace or self.pace
-        answer.told = lambda whole: self._told(received, whole)
+        answer.on_end = lambda whole: self._record_delivery(received, whole)
         return answer
 
-    def _told(self, received: Received, whole: bool) -> None:
+    def _record_delivery(self, received: Received, whole: bool) -> None:
         received.delivered = whole and not (
             received.fault and received.fault.kind in ("cut_clean", "error_event", "failed_event")
         )
@@ -166,7 +166,7 @@ class WireServer:
             self.account.undelivered += received.cost
 
     def stats(self) -> dict[str, object]:
-        """Figures for a client in another process, which reads them at `/_wire/stats`."""
+        """Return counters for a client in another process, which reads them at `/_wire/stats`."""
         rules = [request.rule for request in self.refused]
         return {
             "requests": self.count,

@@ -1,4 +1,4 @@
-"""One request from bytes to answer: rules, bill, brain, faults."""
+"""Handles one request, independent of sockets: rules, reply, faults, billing."""
 
 import json
 import time
@@ -9,16 +9,16 @@ from typing import Any
 from pydantic_core import from_json
 
 from tests.wire import chat_rules, faults, messages, messages_rules, responses_rules
-from tests.wire.answers import WIRE, broken, rendered
-from tests.wire.brains import Brain
+from tests.wire.answer_bytes import WIRE, broken, rendered
+from tests.wire.billing import Account, Usage
 from tests.wire.cache import Cache, Segment
 from tests.wire.connection import Answer, Request, plain, status_of
-from tests.wire.exchange import Exchange
 from tests.wire.faults import Fault, Faults
 from tests.wire.model import Json, Model, Protocol
-from tests.wire.money import Account, Usage
-from tests.wire.refusal import Refused
+from tests.wire.rejections import Refused
 from tests.wire.replies import Reply
+from tests.wire.request_context import RequestContext
+from tests.wire.responders import Responder
 from tests.wire.signing import Signer
 from tests.wire.tokens import count
 
@@ -37,15 +37,15 @@ LIMIT = {
 
 @dataclass(slots=True)
 class Received:
-    """One request and what became of it. `rule` names the rule that refused it, `fault` what went wrong on purpose,
-    `delivered` tells whether the client got the whole answer (None: still under way)."""
+    """One request and its outcome. `rule` is the rule that it broke, `fault` the injected fault; `delivered` is whether
+    the client received the complete answer (None: not finished)."""
 
     index: int
     protocol: Protocol
     path: str
     headers: dict[str, str]
     raw: bytes
-    status: int = 0  # 0 where the answer is not HTTP, or there is none
+    status: int = 0  # 0 if the answer is not HTTP, or if there is none
     rule: str | None = None
     message: str | None = None
     fault: Fault | None = None
@@ -56,13 +56,13 @@ class Received:
 
     @property
     def body(self) -> Json:
-        """The request, parsed anew each time: long runs would not fit into memory parsed. Empty if it is not JSON."""
+        """The request, parsed on each access to save memory in long runs; empty if it is not a JSON object."""
         value = parsed(self.raw)
         return value if isinstance(value, dict) else {}
 
 
 def parsed(raw: bytes) -> Any:
-    """JSON, or None where it is none; lone surrogates are none, as for the services."""
+    """Parse JSON; None if it is invalid. As in the services, lone surrogates are invalid."""
     try:
         return from_json(raw)
     except ValueError:
@@ -71,9 +71,9 @@ def parsed(raw: bytes) -> Any:
 
 @dataclass(kw_only=True)
 class Service:
-    """Answers requests; knows nothing of sockets."""
+    """Answers requests."""
 
-    brain: Brain
+    responder: Responder
     model: Model
     models: dict[str, Model]
     faults: Faults
@@ -85,7 +85,7 @@ class Service:
     errors: list[Exception] = field(default_factory=list)
 
     def answer(self, request: Request, received: Received) -> Answer:
-        """The answer to a request; a request that breaks a rule is refused even where a fault was due."""
+        """Answer a request; one that breaks a rule is rejected even if a fault was due."""
         request_id = f"req_{self.signer.new_turn(received.index)}"
         headers = {"request-id" if received.protocol == "messages" else "x-request-id": request_id}
         try:
@@ -96,7 +96,7 @@ class Service:
             error = refused
         except Exception as failure:
             self.errors.append(failure)
-            error = Refused("brain", f"the brain failed: {failure!r}", status=500, kind="api_error")
+            error = Refused("responder", f"the responder failed: {failure!r}", status=500, kind="api_error")
         received.status, received.message = error.status, error.message
         received.rule = None if error.rule.startswith("fault:") else error.rule
         body = error.body(received.protocol, request_id)
@@ -119,7 +119,7 @@ class Service:
         refused = faults.status_fault(fault, received.protocol, model) if fault else None
         if refused:
             raise refused
-        x = Exchange(
+        context = RequestContext(
             body=body,
             protocol=received.protocol,
             model=model,
@@ -127,12 +127,12 @@ class Service:
             signer=self.signer,
             created=int(time.time()),
         )
-        reply = received.reply = self._reply(x, received)
-        x.usage = received.usage = self._bill(x, segments, reply)
+        reply = received.reply = self._reply(context, received)
+        context.usage = received.usage = self._bill(context, segments, reply)
         if not fault or fault.kind not in ("reset", "hang", "html_page", "garbage", "not_http"):
-            received.cost = model.price(x.protocol).cost(x.usage)
-            self.account.bill(x.name, x.usage, received.cost)
-        return broken(x, rendered(x, reply, headers), fault)
+            received.cost = model.price(context.protocol).cost(context.usage)
+            self.account.bill(context.name, context.usage, received.cost)
+        return broken(context, rendered(context, reply, headers), fault)
 
     def _authorize(self, received: Received) -> None:
         if self.key is None:
@@ -150,7 +150,7 @@ class Service:
         return self.models.get(str(body.get("model")), self.model)
 
     def _prompt(self, received: Received, body: Json, model: Model, *, counting: bool) -> list[Segment]:
-        """The prompt of a request that keeps the rules. A shape that no rule foresaw is refused as well."""
+        """Check the rules and split the prompt; a shape that no rule covers is rejected as well."""
         if not self.checks:
             return [Segment("", len(received.raw) // 4)]
         try:
@@ -188,29 +188,31 @@ class Service:
         )
         raise Refused("window_output", words, param="messages", code="context_length_exceeded")
 
-    def _reply(self, x: Exchange, received: Received) -> Reply:
-        said = self.brain(x.body, x.protocol, received.index)
-        reply = Reply(text=said) if isinstance(said, str) else said
+    def _reply(self, context: RequestContext, received: Received) -> Reply:
+        given = self.responder(context.body, context.protocol, received.index)
+        reply = Reply(text=given) if isinstance(given, str) else given
         if received.fault:
-            reply = faults.altered(received.fault, reply, x.body)
-        if x.protocol == "messages":
-            reply = messages.fitting(x.body, x.model, reply)
-        elif x.model.era == "classic":
+            reply = faults.altered(received.fault, reply, context.body)
+        if context.protocol == "messages":
+            reply = messages.fitting(context.body, context.model, reply)
+        elif context.model.era == "classic":
             reply = replace(reply, thinking=None)
-        limit = next((x.body[name] for name in LIMIT[x.protocol] if x.body.get(name) is not None), None)
-        room = None if limit is None else max(0, limit - reply.tokens()[1])  # what is thought is written too
+        limit = next(
+            (context.body[name] for name in LIMIT[context.protocol] if context.body.get(name) is not None), None
+        )
+        room = None if limit is None else max(0, limit - reply.tokens()[1])  # thinking counts as output
         if room is not None and reply.text and count(reply.text) > room:
             share = len(reply.text) * room // count(reply.text)
             reply = replace(reply, text=reply.text[:share], finish="length")
         return Reply(nothing=True, finish="length") if limit == 0 else reply
 
-    def _bill(self, x: Exchange, segments: list[Segment], reply: Reply) -> Usage:
+    def _bill(self, context: RequestContext, segments: list[Segment], reply: Reply) -> Usage:
         output, reasoning = reply.tokens()
-        if x.protocol == "messages":
-            usage = self.cache.marked(f"messages:{x.name}", segments, x.model.cache_minimum)
+        if context.protocol == "messages":
+            usage = self.cache.marked(f"messages:{context.name}", segments, context.model.cache_minimum)
             return replace(usage, output=output, reasoning=reasoning)
-        scope = f"openai:{x.name}:{x.body.get('prompt_cache_key')}"
+        scope = f"openai:{context.name}:{context.body.get('prompt_cache_key')}"
         read, write = self.cache.automatic(scope, segments)
-        write = write if x.model.price(x.protocol).write else 0
+        write = write if context.model.price(context.protocol).write else 0
         total = sum(segment.tokens for segment in segments)
         return Usage(fresh=total - read - write, read=read, write=write, output=output, reasoning=reasoning)

@@ -1,4 +1,4 @@
-"""Prompt caches, windows, usage and the bill, in each service's own figures."""
+"""Prompt caches, windows, usage and billing, in each service's fields."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -8,12 +8,12 @@ import anthropic
 import openai
 import pytest
 
-from tests.wire.brains import always
+from tests.wire.billing import Prices
 from tests.wire.cache import Cache, Segment
 from tests.wire.conftest import PROTOCOLS
 from tests.wire.model import Json, Model, Protocol
-from tests.wire.money import Prices
-from tests.wire.sdk import Client, body, client, send
+from tests.wire.responders import always
+from tests.wire.sdk_calls import Client, body, client, send
 from tests.wire.server import WireServer
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 200
@@ -57,7 +57,7 @@ def service(server: WireServer) -> Iterator[Client]:
 
 @pytest.mark.parametrize("protocol", ["chat", "responses"])
 def test_openai_reads_the_longest_prefix_in_steps(protocol: Protocol, server: WireServer) -> None:
-    """From 1,024 tokens on, in steps of 128, by itself; and under another key not at all."""
+    """Automatically, from 1,024 tokens in steps of 128; another cache key reads nothing."""
     with client(server, protocol) as made:
 
         def ask(text: str, key: str = "k") -> tuple[int, int, int, int]:
@@ -72,8 +72,8 @@ def test_openai_reads_the_longest_prefix_in_steps(protocol: Protocol, server: Wi
         assert figures(protocol, short)[1] == figures(protocol, send(made, protocol, body(protocol, "Hi.")))[1] == 0
 
 
-def test_openai_needs_the_same_beginning(server: WireServer) -> None:
-    """Another tool or another first word: nothing is read; a change in the middle: what is before it."""
+def test_openai_reads_only_an_identical_prefix(server: WireServer) -> None:
+    """With another tool or first word nothing is read; with a change in the middle, the part before it."""
     with client(server, "chat") as made:
 
         def read(text: str, **more: Any) -> int:
@@ -85,8 +85,8 @@ def test_openai_needs_the_same_beginning(server: WireServer) -> None:
         assert 1024 <= read(LONG + "But now for something else. " * 100) < 2100
 
 
-def test_anthropic_writes_and_reads_at_marks(service: Client) -> None:
-    """Written at a mark, read at the next; `input_tokens` is what comes after the last one."""
+def test_anthropic_writes_and_reads_at_breakpoints(service: Client) -> None:
+    """A breakpoint writes, the next request reads; `input_tokens` counts what follows the last breakpoint."""
     first = [user(LONG, **MARK)]
     total, read, written, _ = figures("messages", send(service, "messages", body("messages", first)))
     assert (read, written) == (0, total)
@@ -99,8 +99,8 @@ def test_anthropic_writes_and_reads_at_marks(service: Client) -> None:
     assert figures("messages", unmarked)[1:3] == (0, 0)
 
 
-def test_anthropic_needs_a_minimum(service: Client) -> None:
-    """A mark after too few tokens is ignored without a word."""
+def test_anthropic_ignores_a_breakpoint_below_the_minimum(service: Client) -> None:
+    """A breakpoint after too few tokens is no error, but caches nothing."""
     for _ in range(2):
         answer = send(service, "messages", body("messages", [user("Hi.", **MARK)]))
         assert figures("messages", answer)[1:3] == (0, 0)
@@ -108,14 +108,14 @@ def test_anthropic_needs_a_minimum(service: Client) -> None:
 
 @pytest.mark.parametrize(("between", "hit"), [(18, True), (19, True), (20, False)])
 def test_anthropic_looks_back_twenty_blocks(between: int, hit: bool, service: Client) -> None:
-    """An entry further than 20 blocks before the mark is not found."""
+    """An entry more than 20 blocks before the breakpoint is not found."""
     send(service, "messages", body("messages", [user(LONG, **MARK)]))
     more = [user(LONG), *(user(f"{n}") for n in range(between - 1)), user("end", **MARK)]
     assert bool(figures("messages", send(service, "messages", body("messages", more)))[1]) is hit
 
 
-def test_anthropic_switches_break_the_messages_only(service: Client) -> None:
-    """Another tool choice leaves the system's entry, and breaks that of the messages."""
+def test_anthropic_options_invalidate_only_the_messages(service: Client) -> None:
+    """Another tool choice keeps the entry of the system prompt and invalidates that of the messages."""
     base: Json = {"system": [{"type": "text", "text": LONG, **MARK}]}
     send(service, "messages", body("messages", [user(LONG, **MARK)], **base))
     other = body("messages", [user(LONG, **MARK)], tool_choice={"type": "any"}, **base)
@@ -124,15 +124,15 @@ def test_anthropic_switches_break_the_messages_only(service: Client) -> None:
     assert written > 1024
 
 
-def test_anthropic_tells_lifetimes_apart(service: Client) -> None:
-    """An hour's mark and five minutes' are reported each for itself."""
+def test_anthropic_reports_lifetimes_separately(service: Client) -> None:
+    """Writes for one hour and for five minutes have separate fields."""
     talk = [user(LONG, **HOUR), user(LONG, **MARK)]
     usage = send(service, "messages", body("messages", talk))["usage"]["cache_creation"]
     assert usage["ephemeral_1h_input_tokens"] > usage["ephemeral_5m_input_tokens"] > 1024
 
 
-def test_entries_grow_old() -> None:
-    """An entry lives five minutes from its last use."""
+def test_entries_expire_after_their_last_use() -> None:
+    """An entry expires five minutes after its last use."""
     now = [0.0]
     cache = Cache(lambda: now[0])
     segments = [Segment("x" * 100, 2000, "5m")]
@@ -143,7 +143,7 @@ def test_entries_grow_old() -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_bill_is_the_sum_of_the_usage(protocol: Protocol) -> None:
-    """A client that multiplies what was reported comes to the server's own total, to the last digit."""
+    """A client that computes costs from the reported usage gets exactly the server's total."""
     prices = Prices(input="2", output="8", read="0.5", write="2.5", write_1h="4")
     with WireServer(always("An answer."), model=Model(prices=prices)) as server, client(server, protocol) as made:
         total = Decimal(0)
@@ -166,7 +166,7 @@ WINDOW = {
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_prompt_beyond_the_window_is_refused(protocol: Protocol) -> None:
-    """In the service's words; the numbers are those that it counts."""
+    """The message is the service's, with the counted tokens."""
     with WireServer(model=Model(window=500)) as server, client(server, protocol) as made:
         with pytest.raises((openai.BadRequestError, anthropic.BadRequestError)) as caught:
             send(made, protocol, body(protocol, LONG))
@@ -181,7 +181,7 @@ def test_a_prompt_beyond_the_window_is_refused(protocol: Protocol) -> None:
 
 
 def test_the_output_must_fit_beside_the_prompt() -> None:
-    """Chat and classic Anthropic count the wanted output as well."""
+    """Chat and classic Anthropic count the requested output as well."""
     with WireServer(model=Model(window=2500)) as server:
         with client(server, "chat") as made, pytest.raises(openai.BadRequestError, match="in the completion"):
             send(made, "chat", body("chat", LONG, max_tokens=1000))
@@ -190,7 +190,7 @@ def test_the_output_must_fit_beside_the_prompt() -> None:
 
 
 def test_an_answer_ends_at_the_output_limit() -> None:
-    """A text that is longer than asked for is cut, and says so."""
+    """A longer text is cut, with the finish reason for it."""
     with WireServer(always(LONG)) as server:
         with client(server, "chat") as made:
             choice = send(made, "chat", body("chat", "Go.", max_tokens=50))["choices"][0]

@@ -1,4 +1,4 @@
-"""What Chat Completions refuses, each rule through the SDK, in the service's words."""
+"""The rules of Chat Completions: each rejection through the SDK, with the service's message."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.wire.conftest import Accepts, Refuses
 from tests.wire.model import Json
-from tests.wire.sdk import SCHEMA, body, tool
+from tests.wire.sdk_calls import SCHEMA, body, tool
 
 USER: Json = {"role": "user", "content": "Go."}
 
@@ -136,13 +136,13 @@ REFUSED: dict[str, tuple[list[Json], str, Json]] = {
 
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_a_valid_conversation_is_answered(name: str, accepts: Accepts) -> None:
-    """What the service takes, the server takes."""
+    """The server accepts what the service accepts."""
     assert accepts("chat", body("chat", ACCEPTED[name]))["choices"]
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_broken_conversation_is_refused(name: str, refuses: Refuses) -> None:
-    """Each rule about messages has its words."""
+    """Each rule about messages has its message."""
     messages, words, expected = REFUSED[name]
     refuses("chat", body("chat", messages), words, **expected)
 
@@ -218,7 +218,7 @@ OPTIONS: dict[str, tuple[Json, str, str]] = {
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_bad_option_is_refused(name: str, refuses: Refuses) -> None:
-    """Each rule about options and tools has its words, in the era that has the rule."""
+    """Each rule about options and tools has its message, in the eras that have the rule."""
     more, words, era = OPTIONS[name]
     refuses("chat", body("chat", "Go.", **more), words, era=era)
 
@@ -236,6 +236,6 @@ GOOD: list[tuple[Json, str]] = [
 
 
 @pytest.mark.parametrize(("more", "era"), GOOD)
-def test_options_of_an_era_are_taken(more: Json, era: Any, accepts: Accepts) -> None:
-    """What an era takes is not refused."""
+def test_options_of_an_era_are_accepted(more: Json, era: Any, accepts: Accepts) -> None:
+    """Options that an era supports are accepted."""
     assert accepts("chat", body("chat", "Go.", **more), era)["choices"]

@@ -1,4 +1,4 @@
-"""Whole conversations through the SDKs' own methods, plain and streamed: nothing valid is refused."""
+"""Conversations through the SDKs' high-level methods, plain and streamed: no valid request is refused."""
 
 import asyncio
 import json
@@ -8,11 +8,11 @@ import anthropic
 import openai
 import pytest
 
-from tests.wire.brains import by_agent, newest, scripted, tool_loop
 from tests.wire.conftest import PROTOCOLS
 from tests.wire.model import Era, Json, Model, Protocol
 from tests.wire.replies import Reply
-from tests.wire.sdk import body, client, continued, send, stream, tool
+from tests.wire.responders import by_agent, newest, scripted, tool_loop
+from tests.wire.sdk_calls import body, client, continued, send, stream, tool
 from tests.wire.server import WireServer
 
 USER: Json = {"role": "user", "content": "Go."}
@@ -24,16 +24,16 @@ def assembled(protocol: Protocol, events: list[Json]) -> Json:
         return dict(events[-1]["response"])
     if protocol == "messages":
         return _message(events)
-    said: Json = {"role": "assistant", "content": "", "tool_calls": []}
+    message: Json = {"role": "assistant", "content": "", "tool_calls": []}
     for event in events:
         for choice in event["choices"]:
-            said["content"] += choice["delta"].get("content") or ""
+            message["content"] += choice["delta"].get("content") or ""
             for part in choice["delta"].get("tool_calls", ()):
-                if part["index"] == len(said["tool_calls"]):
-                    said["tool_calls"].append({key: value for key, value in part.items() if key != "index"})
+                if part["index"] == len(message["tool_calls"]):
+                    message["tool_calls"].append({key: value for key, value in part.items() if key != "index"})
                 else:
-                    said["tool_calls"][part["index"]]["function"]["arguments"] += part["function"]["arguments"]
-    return {"choices": [{"message": {key: value for key, value in said.items() if value}}]}
+                    message["tool_calls"][part["index"]]["function"]["arguments"] += part["function"]["arguments"]
+    return {"choices": [{"message": {key: value for key, value in message.items() if value}}]}
 
 
 def _message(events: list[Json]) -> Json:
@@ -58,7 +58,7 @@ def _message(events: list[Json]) -> Json:
 @pytest.mark.parametrize("era", ["classic", "modern"])
 @pytest.mark.parametrize("how", ["plain", "streamed"])
 def test_a_tool_loop_runs_to_its_end(protocol: Protocol, era: Era, how: str) -> None:
-    """Answers sent back verbatim are accepted, step after step, with thinking where there is any."""
+    """Answers that are sent back verbatim are accepted at every step, with and without thinking."""
     kind = {"type": "adaptive"} if era == "modern" else {"type": "enabled", "budget_tokens": 1024}
     more = {"thinking": kind} if protocol == "messages" else {}
     messages = [USER]
@@ -79,8 +79,8 @@ def test_a_tool_loop_runs_to_its_end(protocol: Protocol, era: Era, how: str) -> 
 
 async def test_the_async_helpers_of_openai_understand_the_answers() -> None:
     """`create`, `stream` and `parse` of the SDK decode what the server sends."""
-    brain = scripted([Reply("Hi", calls=[("step", {"n": 1})])] * 2 + ["Hello there, this is a longer text."] * 2)
-    async with WireServer(brain) as server, openai.AsyncOpenAI(base_url=server.openai_url, api_key="k") as ai:
+    responder = scripted([Reply("Hi", calls=[("step", {"n": 1})])] * 2 + ["Hello there, this is a longer text."] * 2)
+    async with WireServer(responder) as server, openai.AsyncOpenAI(base_url=server.openai_url, api_key="k") as ai:
         asked: Any = {"model": "m", "messages": [USER], "tools": [tool("chat")]}
         whole = await ai.chat.completions.create(**asked)
         assert whole.choices[0].message.tool_calls
@@ -97,8 +97,8 @@ async def test_the_async_helpers_of_openai_understand_the_answers() -> None:
 
 async def test_the_async_helpers_of_anthropic_understand_the_answers() -> None:
     """`create`, `stream` and `count_tokens` of the SDK decode what the server sends."""
-    brain = scripted([Reply("Hi", calls=[("step", {"n": 1})], thinking="hm")] * 3)
-    async with WireServer(brain) as server, anthropic.AsyncAnthropic(base_url=server.url, api_key="k") as ai:
+    responder = scripted([Reply("Hi", calls=[("step", {"n": 1})], thinking="hm")] * 3)
+    async with WireServer(responder) as server, anthropic.AsyncAnthropic(base_url=server.url, api_key="k") as ai:
         asked: Any = body("messages", "Go.", thinking={"type": "enabled", "budget_tokens": 1024})
         whole = await ai.messages.create(**asked)
         async with ai.messages.stream(**asked) as events:
@@ -110,28 +110,28 @@ async def test_the_async_helpers_of_anthropic_understand_the_answers() -> None:
 
 
 async def test_conversations_run_side_by_side() -> None:
-    """Brains without memory serve many conversations at once, each with its own agent."""
-    brain = by_agent({"miner": tool_loop(3), "poet": lambda *_: "A rose."})
+    """Stateless responders serve concurrent conversations, each with its own agent."""
+    responder = by_agent({"miner": tool_loop(3), "poet": lambda *_: "A rose."})
 
     async def mine(ai: openai.AsyncOpenAI) -> str:
         messages: list[Any] = [{"role": "system", "content": "You are the miner."}, USER]
         while True:
             asked: Any = {"model": "m", "messages": messages, "tools": [tool("chat")]}
-            said = (await ai.chat.completions.create(**asked)).choices[0].message
-            if not said.tool_calls:
-                return said.content or ""
-            messages.append(said.model_dump(exclude_none=True, exclude={"annotations"}))
-            messages += [{"role": "tool", "tool_call_id": one.id, "content": "ok"} for one in said.tool_calls]
+            message = (await ai.chat.completions.create(**asked)).choices[0].message
+            if not message.tool_calls:
+                return message.content or ""
+            messages.append(message.model_dump(exclude_none=True, exclude={"annotations"}))
+            messages += [{"role": "tool", "tool_call_id": one.id, "content": "ok"} for one in message.tool_calls]
 
-    async with WireServer(brain) as server, openai.AsyncOpenAI(base_url=server.openai_url, api_key="k") as ai:
+    async with WireServer(responder) as server, openai.AsyncOpenAI(base_url=server.openai_url, api_key="k") as ai:
         async with asyncio.TaskGroup() as group:
             runs = [group.create_task(mine(ai)) for _ in range(10)]
         assert [run.result() for run in runs] == ["done"] * 10
         assert (len(server.requests), server.refused) == (40, [])
 
 
-def test_the_newest_exchange_reads_the_same_in_every_protocol() -> None:
-    """What a brain sees of the end of a conversation does not depend on the protocol."""
+def test_the_newest_calls_read_the_same_in_every_protocol() -> None:
+    """`newest` gives a responder the same end of a conversation in every protocol."""
     for protocol in PROTOCOLS:
         with WireServer(tool_loop(4, width=2)) as server, client(server, protocol) as made:
             messages = [USER]

@@ -1,4 +1,4 @@
-"""What goes wrong on purpose reaches the client as the SDK's own exception, or as the answer it stands for."""
+"""Injected faults reach the client as the SDK's exception or as the faulty answer."""
 
 import json
 from email.utils import parsedate_to_datetime
@@ -9,12 +9,12 @@ import httpx2
 import openai
 import pytest
 
-from tests.wire.brains import always, tool_loop
 from tests.wire.conftest import PROTOCOLS
 from tests.wire.faults import BAD_JSON, Fault, Kind, chance, date_in, every_kind, first_of
 from tests.wire.faults import at as at_index
 from tests.wire.model import Json, Model, Protocol
-from tests.wire.sdk import body, client, send, stream
+from tests.wire.responders import always, tool_loop
+from tests.wire.sdk_calls import body, client, send, stream
 from tests.wire.server import WireServer
 
 HOW = {"plain": send, "streamed": stream}
@@ -54,8 +54,8 @@ def faulty(fault: Fault, protocol: Protocol, how: str) -> tuple[Any, WireServer]
 
 @pytest.mark.parametrize("kind", STATUS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_status_is_the_sdks_exception(kind: Kind, protocol: Protocol) -> None:
-    """Whether a stream was asked for or not; and it is no refusal by a rule."""
+def test_a_status_fault_raises_the_sdks_exception(kind: Kind, protocol: Protocol) -> None:
+    """Plain and streamed; it is not recorded as a broken rule."""
     status, theirs, anthropics = STATUS[kind]
     for how in HOW:
         failure, server = faulty(Fault(kind, retry_after="7"), protocol, how)
@@ -72,8 +72,8 @@ def test_a_status_is_the_sdks_exception(kind: Kind, protocol: Protocol) -> None:
 @pytest.mark.parametrize("kind", BROKEN)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("how", HOW)
-def test_a_broken_connection_is_an_exception(kind: Kind, protocol: Protocol, how: str) -> None:
-    """Resets, silence, garbage and answers that end too early, before and inside of a stream."""
+def test_a_broken_connection_raises_an_exception(kind: Kind, protocol: Protocol, how: str) -> None:
+    """Resets, hangs, garbage and truncated answers, before and inside of a stream."""
     failure, server = faulty(Fault(kind), protocol, how)
     assert isinstance(failure, BROKEN[kind])
     assert server.connections == set()
@@ -81,16 +81,16 @@ def test_a_broken_connection_is_an_exception(kind: Kind, protocol: Protocol, how
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_stream_may_end_early_without_a_sign(protocol: Protocol) -> None:
-    """The SDKs do not notice a stream that is closed properly before its last event; a client has to."""
+def test_a_cleanly_truncated_stream_raises_nothing(protocol: Protocol) -> None:
+    """The SDKs do not notice a stream that is closed properly before its last event; the client must."""
     events, server = faulty(Fault("cut_clean"), protocol, "streamed")
     assert 0 < len(events) < 6
     assert "stop" not in json.dumps(events[-1])
     assert server.account.undelivered == server.account.total > 0
 
 
-def test_an_error_inside_a_stream() -> None:
-    """Chat and Anthropic raise it; Responses hands it out as an event, in two forms."""
+def test_an_error_event_inside_a_stream() -> None:
+    """With Chat and Messages the SDK raises it; with Responses it returns it as an event, in two forms."""
     failure, _ = faulty(Fault("error_event"), "chat", "streamed")
     assert type(failure) is openai.APIError
     failure, _ = faulty(Fault("error_event"), "messages", "streamed")
@@ -115,8 +115,8 @@ def calls(protocol: Protocol, answer: Any) -> list[tuple[str, str, Any]]:
 
 @pytest.mark.parametrize("shape", range(5))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_broken_arguments(shape: int, protocol: Protocol) -> None:
-    """OpenAI hands broken JSON out as it is; Anthropic parses it itself, and shows it only in a stream."""
+def test_invalid_json_arguments(shape: int, protocol: Protocol) -> None:
+    """OpenAI returns invalid JSON unchanged; Anthropic parses it, and shows the text only in a stream."""
     answer, _ = faulty(Fault("bad_json", shape=shape), protocol, "plain")
     [(_, name, arguments)] = calls(protocol, answer)
     assert name == "step"
@@ -126,8 +126,8 @@ def test_broken_arguments(shape: int, protocol: Protocol) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_bad_answers(protocol: Protocol) -> None:
-    """Unknown tools, doubled ids, wrong types, nothing at all, and answers that were stopped."""
+def test_faulty_replies(protocol: Protocol) -> None:
+    """Unknown tools, duplicate ids, wrong types, empty replies, and replies that were stopped."""
     assert calls(protocol, faulty(Fault("unknown_tool"), protocol, "plain")[0])[0][1] == "no_such_tool"
     first, second = calls(protocol, faulty(Fault("duplicate_call_ids"), protocol, "plain")[0])
     assert first == second
@@ -143,8 +143,8 @@ def test_bad_answers(protocol: Protocol) -> None:
         assert f'"{words[protocol]}"' in json.dumps(faulty(Fault(kind), protocol, "plain")[0])
 
 
-def test_every_kind_can_be_had_everywhere() -> None:
-    """Each kind, in each protocol, plain and streamed, ends in an answer or an exception, never in the server's own."""
+def test_every_fault_works_in_every_protocol() -> None:
+    """Each kind, plain and streamed, gives an answer or the SDK's exception; the server itself never fails."""
     for protocol in PROTOCOLS:
         for how in HOW:
             for fault in every_kind():
@@ -154,7 +154,7 @@ def test_every_kind_can_be_had_everywhere() -> None:
                     assert server.requests[0].fault == fault
 
 
-def test_an_invalid_request_is_refused_even_where_a_fault_was_due() -> None:
+def test_an_invalid_request_is_refused_even_if_a_fault_was_due() -> None:
     """A fault never hides a request that breaks a rule."""
     broken: list[Json] = [{"role": "tool", "tool_call_id": "x", "content": "x"}]
     with WireServer(faults={0: Fault("server_error")}) as server, client(server, "chat") as made:
@@ -163,8 +163,8 @@ def test_an_invalid_request_is_refused_even_where_a_fault_was_due() -> None:
         assert server.refused[0].rule == "tool_without_call"
 
 
-def test_faults_by_chance_are_the_same_for_the_same_seed() -> None:
-    """About the share that was asked for, at the same numbers again."""
+def test_random_faults_are_the_same_for_the_same_seed() -> None:
+    """About the requested share, for the same request numbers."""
     plan = chance({"rate_limited": 0.1, Fault("overloaded"): 0.05}, seed=7)
     kinds = [fault.kind if (fault := plan(index, "chat", {})) else None for index in range(2000)]
     assert 150 < kinds.count("rate_limited") < 250
@@ -174,8 +174,8 @@ def test_faults_by_chance_are_the_same_for_the_same_seed() -> None:
     assert kinds == repeated
 
 
-def test_plans_are_functions() -> None:
-    """A plan may look at the request, and plans can be joined."""
+def test_fault_plans_are_functions() -> None:
+    """A plan can depend on the request, and plans can be combined."""
 
     def when_asked(_: int, __: Protocol, request: Json) -> Fault | None:
         return Fault("overloaded") if "boom" in json.dumps(request) else None
@@ -193,6 +193,6 @@ def test_plans_are_functions() -> None:
 
 
 def test_retry_after_may_be_a_date() -> None:
-    """A moment from now as the header wants it."""
+    """`date_in` gives the header's date format."""
     failure, _ = faulty(Fault("rate_limited", retry_after=date_in(60)), "messages", "plain")
     assert parsedate_to_datetime(failure.response.headers["retry-after"]).tzinfo is not None

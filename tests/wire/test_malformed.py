@@ -1,4 +1,4 @@
-"""Bodies that are off in any way are answered or refused, never an error of the server's own."""
+"""Malformed bodies are answered or refused; they never make the server fail."""
 
 import json
 from typing import Any
@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.wire.brains import always
 from tests.wire.conftest import PROTOCOLS
 from tests.wire.connection import Request
 from tests.wire.model import Json, Model, Protocol
-from tests.wire.sdk import body, client, continued, send, tool
+from tests.wire.responders import always
+from tests.wire.sdk_calls import body, client, continued, send, tool
 from tests.wire.server import WireServer
 
 ODD: Any = st.sampled_from([None, True, 7, 1.5, "", "x", [], ["x"], {}, {"type": "text"}, {"x": 1}, [{}], [None]])
@@ -46,7 +46,7 @@ def answer(server: WireServer, protocol: Protocol, asked: Json) -> int:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @given(data=st.data())
 def test_no_body_breaks_the_server(protocol: Protocol, data: st.DataObject) -> None:
-    """One place of a valid request replaced by something odd: 200, 400 or 404."""
+    """A valid request with one value replaced gets 200, 400 or 404."""
     server = WireServer(always("ok"))
     asked = json.loads(json.dumps(valid(protocol)))  # a copy: tools share their schema
     assert answer(server, protocol, asked) == 200
@@ -58,8 +58,8 @@ def test_no_body_breaks_the_server(protocol: Protocol, data: st.DataObject) -> N
     assert answer(server, protocol, asked) in (200, 400, 404), server.requests[-1].message
 
 
-def test_tools_can_be_demanded() -> None:
-    """As an option, a history with tool blocks needs tools."""
+def test_a_model_can_require_tools() -> None:
+    """With `demand_tools`, a history with tool blocks needs tools."""
     with WireServer(model=Model(demand_tools=True)) as server, client(server, "messages") as made:
         asked = valid("messages")
         send(made, "messages", asked)
@@ -68,8 +68,8 @@ def test_tools_can_be_demanded() -> None:
             send(made, "messages", bare)
 
 
-def test_counting_has_rules_too() -> None:
-    """`count_tokens` refuses what it does not know, and what `messages` would refuse."""
+def test_count_tokens_checks_the_request() -> None:
+    """`count_tokens` refuses unknown fields, and prompts that `messages` would refuse."""
     with WireServer() as server, client(server, "messages") as made:
         bad: list[Json] = [body("messages", "Go."), body("messages", [], max_tokens=None), {"messages": []}]
         for asked in bad:

@@ -1,4 +1,4 @@
-"""What Anthropic's Messages refuses, each rule through the SDK, in the service's words."""
+"""The rules of Anthropic's Messages: each rejection through the SDK, with the service's message."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.wire.conftest import Accepts, Refuses
 from tests.wire.model import Json
-from tests.wire.sdk import SCHEMA, body, tool
+from tests.wire.sdk_calls import SCHEMA, body, tool
 
 
 def user(content: Any = "Go.") -> Json:
@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[list[Json], str, tuple[str, ...]]] = {
     ),
     "system first": ([system(), user()], 'first message must use the "user" role', MODERN),
     "system after the assistant": ([user(), model(), system(), user()], "role 'system'", MODERN),
-    "a role of others": ([user(), {"role": "tool", "content": "x"}], "messages.1.role: Input should be", BOTH),
+    "an unknown role": ([user(), {"role": "tool", "content": "x"}], "messages.1.role: Input should be", BOTH),
     "five marks": (
         [user([text(**MARK) for _ in range(5)])],
         "A maximum of 4 blocks with cache_control may be provided. Found 5.",
@@ -235,7 +235,7 @@ GOOD: list[tuple[Json, tuple[str, ...]]] = [
 
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_a_valid_conversation_is_answered(name: str, accepts: Accepts) -> None:
-    """What the service takes, the server takes, in the eras that do."""
+    """The server accepts what the service accepts in each era."""
     messages, eras = ACCEPTED[name]
     for era in eras:
         assert accepts("messages", body("messages", messages), era)["content"]
@@ -243,7 +243,7 @@ def test_a_valid_conversation_is_answered(name: str, accepts: Accepts) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_broken_conversation_is_refused(name: str, refuses: Refuses) -> None:
-    """Each rule about messages has its words, in the eras that have the rule."""
+    """Each rule about messages has its message, in the eras that have the rule."""
     messages, words, eras = REFUSED[name]
     for era in eras:
         refuses("messages", body("messages", messages), words, era=era)
@@ -251,14 +251,14 @@ def test_a_broken_conversation_is_refused(name: str, refuses: Refuses) -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_bad_option_is_refused(name: str, refuses: Refuses) -> None:
-    """Each rule about options and tools has its words, in the eras that have the rule."""
+    """Each rule about options and tools has its message, in the eras that have the rule."""
     more, words, eras = OPTIONS[name]
     for era in eras:
         refuses("messages", body("messages", "Go.", **more), words, era=era)
 
 
 @pytest.mark.parametrize(("more", "eras"), GOOD)
-def test_options_of_an_era_are_taken(more: Json, eras: tuple[str, ...], accepts: Accepts) -> None:
-    """What an era takes is not refused."""
+def test_options_of_an_era_are_accepted(more: Json, eras: tuple[str, ...], accepts: Accepts) -> None:
+    """Options that an era supports are accepted."""
     for era in eras:
         assert accepts("messages", body("messages", "Go.", **more), era)["type"] == "message"

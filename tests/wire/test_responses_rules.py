@@ -1,27 +1,27 @@
-"""What the Responses protocol refuses, each rule through the SDK, in the service's words."""
+"""The rules of Responses: each rejection through the SDK, with the service's message."""
 
 from collections.abc import Iterator
 
 import openai
 import pytest
 
-from tests.wire.brains import tool_loop
 from tests.wire.conftest import Accepts, Refuses
 from tests.wire.model import Json, Model
 from tests.wire.replies import Reply
-from tests.wire.sdk import Client, body, client, continued, send, tool
+from tests.wire.responders import tool_loop
+from tests.wire.sdk_calls import Client, body, client, continued, send, tool
 from tests.wire.server import WireServer
 
 USER: Json = {"role": "user", "content": "Go."}
 CALL: Json = {"type": "function_call", "call_id": "a", "name": "step", "arguments": "{}"}
 OUTPUT: Json = {"type": "function_call_output", "call_id": "a", "output": "ok"}
-SAID: Json = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}
+ASSISTANT: Json = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}
 
 ACCEPTED = {
     "a loop": [USER, CALL, OUTPUT],
-    "an output that comes later": [USER, CALL, SAID, OUTPUT],
+    "an output that comes later": [USER, CALL, ASSISTANT, OUTPUT],
     "an item of another's making": [USER, {**CALL, "id": "fc_1"}, OUTPUT],
-    "parts": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}, SAID, USER],
+    "parts": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}, ASSISTANT, USER],
     "an easy assistant": [USER, {"role": "assistant", "content": "Hi"}, USER],
     "output in parts": [USER, CALL, {**OUTPUT, "output": [{"type": "input_text", "text": "a"}]}],
 }
@@ -104,20 +104,20 @@ OPTIONS: dict[str, tuple[Json, str, str]] = {
 
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_a_valid_conversation_is_answered(name: str, accepts: Accepts) -> None:
-    """What the service takes, the server takes."""
+    """The server accepts what the service accepts."""
     assert accepts("responses", body("responses", ACCEPTED[name]))["output"]
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_broken_conversation_is_refused(name: str, refuses: Refuses) -> None:
-    """Each rule about items has its words."""
+    """Each rule about items has its message."""
     items, words, expected = REFUSED[name]
     refuses("responses", body("responses", items), words, **expected)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_bad_option_is_refused(name: str, refuses: Refuses) -> None:
-    """Each rule about options and tools has its words, in the era that has the rule."""
+    """Each rule about options and tools has its message, in the eras that have the rule."""
     more, words, era = OPTIONS[name]
     refuses("responses", body("responses", "Go.", **more), words, era=era)
 
@@ -144,8 +144,8 @@ def says(reasoner: Client, items: list[Json], model: str = "m") -> str:
     return caught.value.message
 
 
-def test_reasoning_comes_back_verbatim(reasoner: Client, loop: list[Json]) -> None:
-    """Reasoning, its items and their outputs are accepted as they were."""
+def test_verbatim_reasoning_is_accepted(reasoner: Client, loop: list[Json]) -> None:
+    """Reasoning, its items and their outputs are accepted unchanged."""
     assert [item.get("type") for item in loop] == [
         None,
         "reasoning",
@@ -156,14 +156,14 @@ def test_reasoning_comes_back_verbatim(reasoner: Client, loop: list[Json]) -> No
 
 
 def test_reasoning_needs_its_following_item(reasoner: Client, loop: list[Json]) -> None:
-    """A reasoning item alone, or before something that is not the model's, is refused."""
+    """A reasoning item alone, or before an item that the model did not write, is refused."""
     words = f"Item '{loop[1]['id']}' of type 'reasoning' was provided without its required following item."
     assert words in says(reasoner, loop[:2])
     assert words in says(reasoner, [*loop[:2], USER])
 
 
 def test_reasoning_is_followed_by_an_item_of_its_turn(reasoner: Client, loop: list[Json]) -> None:
-    """Another turn's call, known by its id or its call id, is not what was reasoned about."""
+    """A call of another turn, recognised by its item id or call id, is refused after it."""
     other = [
         item for item in send(reasoner, "responses", body("responses", loop))["output"] if item["type"] != "reasoning"
     ]
@@ -174,7 +174,7 @@ def test_reasoning_is_followed_by_an_item_of_its_turn(reasoner: Client, loop: li
 
 
 def test_an_item_needs_its_reasoning(reasoner: Client, loop: list[Json]) -> None:
-    """A call of a turn that began with reasoning needs it, by its id."""
+    """A call with the item id of a turn with reasoning is refused without that reasoning."""
     words = says(reasoner, [loop[0], *loop[2:]])
     assert (
         f"Item '{loop[2]['id']}' of type 'function_call' was provided without its required 'reasoning' item:" in words
@@ -182,8 +182,8 @@ def test_an_item_needs_its_reasoning(reasoner: Client, loop: list[Json]) -> None
     assert loop[1]["id"] in words
 
 
-def test_reasoning_goes_together_with_the_ids(reasoner: Client, loop: list[Json]) -> None:
-    """Dropping the reasoning together with the ids of its items is accepted (assumed)."""
+def test_reasoning_can_be_dropped_together_with_item_ids(reasoner: Client, loop: list[Json]) -> None:
+    """Items without ids need no reasoning (assumed)."""
     bare = [
         {key: value for key, value in item.items() if key != "id"} for item in loop if item.get("type") != "reasoning"
     ]
@@ -191,7 +191,7 @@ def test_reasoning_goes_together_with_the_ids(reasoner: Client, loop: list[Json]
 
 
 def test_edited_or_foreign_reasoning_is_refused(reasoner: Client, loop: list[Json]) -> None:
-    """The proof covers model, id and summary."""
+    """The signature covers model, id and summary."""
     words = "could not be verified. Reason: Encrypted content could not be decrypted or parsed."
     edited = {**loop[1], "summary": [{"type": "summary_text", "text": "other"}]}
     assert words in says(reasoner, [loop[0], edited, *loop[2:]])
@@ -200,7 +200,7 @@ def test_edited_or_foreign_reasoning_is_refused(reasoner: Client, loop: list[Jso
 
 
 def test_unstored_reasoning_is_not_found(reasoner: Client, loop: list[Json]) -> None:
-    """Without its content a reasoning item is unknown to the service: 404."""
+    """A reasoning item without encrypted content is unknown to the service: 404."""
     bare = {key: value for key, value in loop[1].items() if key != "encrypted_content"}
     assert f"Item with id '{bare['id']}' not found. Items are not persisted" in says(
         reasoner, [loop[0], bare, *loop[2:]]
@@ -208,10 +208,12 @@ def test_unstored_reasoning_is_not_found(reasoner: Client, loop: list[Json]) -> 
 
 
 def test_a_message_needs_its_reasoning_too() -> None:
-    """The rule holds for `msg_…` items as for calls."""
+    """The rule applies to `msg_…` items as to calls."""
     with (
         WireServer([Reply("Hi", thinking="hm"), "x"], model=Model(era="modern")) as server,
         client(server, "responses") as made,
     ):
-        said = send(made, "responses", body("responses", [USER]))["output"][1]
-        assert "of type 'message' was provided without its required 'reasoning' item" in says(made, [USER, said, USER])
+        message = send(made, "responses", body("responses", [USER]))["output"][1]
+        assert "of type 'message' was provided without its required 'reasoning' item" in says(
+            made, [USER, message, USER]
+        )

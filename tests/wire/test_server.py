@@ -1,4 +1,4 @@
-"""Starting and stopping the server, what it remembers, and how fast it is."""
+"""Starting and stopping the server, recorded requests, latency."""
 
 import asyncio
 import json
@@ -10,15 +10,15 @@ import anthropic
 import openai
 import pytest
 
-from tests.wire.brains import always, tool_loop
 from tests.wire.faults import Fault
 from tests.wire.model import Json, Model
 from tests.wire.process import wire_process
-from tests.wire.sdk import body, client, send
+from tests.wire.responders import always, tool_loop
+from tests.wire.sdk_calls import body, client, send
 from tests.wire.server import WireServer
 
 
-def test_a_request_is_remembered_as_it_came() -> None:
+def test_a_request_is_recorded_as_received() -> None:
     """Raw bytes, parsed body, headers, outcome, usage."""
     with WireServer(always("ok")) as server, client(server, "chat", key="sk-test") as made:
         asked = body("chat", "Grüße 🎉")
@@ -31,8 +31,8 @@ def test_a_request_is_remembered_as_it_came() -> None:
         assert (request.rule, request.fault) == (None, None)
 
 
-def test_models_have_rules_of_their_own() -> None:
-    """One server may hold models of both eras and of different windows."""
+def test_each_model_has_its_own_rules() -> None:
+    """One server can have models of both eras and with different windows."""
     models = {"new": Model(era="modern"), "small": Model(window=50)}
     with WireServer(models=models) as server, client(server, "chat") as made:
         send(made, "chat", body("chat", "Go.", model="old", temperature=0.5))
@@ -42,8 +42,8 @@ def test_models_have_rules_of_their_own() -> None:
             assert server.refused[-1].rule == rule
 
 
-def test_only_the_key_opens() -> None:
-    """With a key of its own the server refuses all others: 401 in each service's words."""
+def test_only_the_configured_key_is_accepted() -> None:
+    """Any other key gets 401 with the service's message."""
     with WireServer(key="right") as server:
         for protocol, words in (("chat", "Incorrect API key"), ("messages", "invalid x-api-key")):
             with (
@@ -56,8 +56,8 @@ def test_only_the_key_opens() -> None:
         assert [request.rule for request in server.requests] == ["key", "key", None]
 
 
-def test_servers_with_one_secret_know_each_others_thinking() -> None:
-    """A conversation can go on after the server was started anew."""
+def test_servers_with_one_secret_accept_each_others_thinking() -> None:
+    """A conversation can continue after a restart of the server."""
     thinking: Json = {"thinking": {"type": "adaptive"}}
     with (
         WireServer(tool_loop(2, thinking="hm"), model=Model(era="modern")) as server,
@@ -80,8 +80,8 @@ def test_servers_with_one_secret_know_each_others_thinking() -> None:
         send(made, "messages", body("messages", talk, **thinking))
 
 
-def test_a_failing_brain_fails_the_test() -> None:
-    """A script that is too short is an error of the test: 500 for the client, raised when the server stops."""
+def test_a_failing_responder_fails_the_test() -> None:
+    """A script that is too short gives the client 500 and is raised when the server stops."""
 
     def outrun() -> None:
         with WireServer(["one"]) as server, client(server, "chat") as made:
@@ -89,12 +89,12 @@ def test_a_failing_brain_fails_the_test() -> None:
             with pytest.raises(openai.InternalServerError):
                 send(made, "chat", body("chat", "b"))
 
-    with pytest.raises(ExceptionGroup, match="brain failed"):
+    with pytest.raises(ExceptionGroup, match="responder failed"):
         outrun()
 
 
-def test_what_is_no_request_is_refused() -> None:
-    """Paths that are not there and bodies that are not JSON."""
+def test_unknown_paths_and_invalid_json_are_refused() -> None:
+    """With 404 and 400."""
     with WireServer() as server, client(server, "chat") as made:
         with pytest.raises(openai.NotFoundError, match="Invalid URL"):
             made.post("/nowhere", body={}, cast_to=object)
@@ -102,8 +102,8 @@ def test_what_is_no_request_is_refused() -> None:
             made.post("/chat/completions", content=b"{", cast_to=object)
 
 
-async def test_a_client_that_goes_away_is_seen() -> None:
-    """An answer that nobody waited for counts as not delivered, and its connection is gone."""
+async def test_a_client_that_disconnects_is_recorded() -> None:
+    """Its answer counts as not delivered, and its connection is removed."""
     async with WireServer(latency=5.0) as server, aiohttp.ClientSession() as session:
         with pytest.raises(TimeoutError):
             async with (
@@ -118,7 +118,7 @@ async def test_a_client_that_goes_away_is_seen() -> None:
 
 
 async def test_latency_and_pace() -> None:
-    """Answers take their time without holding each other up; a stream comes event by event."""
+    """Delayed answers do not block each other; a paced stream arrives event by event."""
     async with WireServer(always("word " * 20), latency=0.05) as server, aiohttp.ClientSession() as session:
 
         async def ask(**more: Any) -> bytes:
@@ -136,8 +136,8 @@ async def test_latency_and_pace() -> None:
         assert time.monotonic() - start > 0.1
 
 
-async def test_slow_is_slow() -> None:
-    """One request may be slower than the others."""
+async def test_a_slow_fault_delays_one_request() -> None:
+    """Other requests are not delayed."""
     faults = {0: Fault("slow", seconds=0.1)}
     async with WireServer(faults=faults) as server, openai.AsyncOpenAI(base_url=server.openai_url, api_key="k") as ai:
         start = time.monotonic()
@@ -145,12 +145,12 @@ async def test_slow_is_slow() -> None:
         assert time.monotonic() - start >= 0.1
 
 
-def test_a_process_of_its_own() -> None:
-    """Started with a brain from the command line, it tells its port and its figures."""
-    with wire_process("--brain", "tool_loop", "--steps", "1", "--text", "bye", "--era", "modern") as server:
+def test_the_server_runs_as_a_separate_process() -> None:
+    """Started with a responder from the command line, it prints its port and reports its counters."""
+    with wire_process("--responder", "tool_loop", "--steps", "1", "--text", "bye", "--era", "modern") as server:
         with openai.OpenAI(base_url=server.openai_url, api_key="k") as ai:
-            said = ai.chat.completions.create(model="m", messages=[{"role": "user", "content": "a"}])
-        assert said.choices[0].message.tool_calls
+            answer = ai.chat.completions.create(model="m", messages=[{"role": "user", "content": "a"}])
+        assert answer.choices[0].message.tool_calls
         figures = server.stats()
         assert (figures["requests"], figures["refused"]) == (1, [])
         assert figures["cpu_seconds"] > 0

@@ -1,14 +1,14 @@
-"""Thinking blocks: signed by the server, and accepted back only as they were."""
+"""Thinking blocks: signed by the server, and accepted only unchanged."""
 
 from collections.abc import Iterator
 
 import anthropic
 import pytest
 
-from tests.wire.brains import tool_loop
 from tests.wire.model import Json, Model
 from tests.wire.replies import Reply
-from tests.wire.sdk import Client, body, client, continued, send
+from tests.wire.responders import tool_loop
+from tests.wire.sdk_calls import Client, body, client, continued, send
 from tests.wire.server import WireServer
 
 USER: Json = {"role": "user", "content": "Go."}
@@ -41,28 +41,28 @@ def edited(messages: list[Json], index: int, content: list[Json]) -> list[Json]:
     return [*messages[:index], {**messages[index], "content": content}, *messages[index + 1 :]]
 
 
-def test_a_loop_with_thinking_goes_on(thinker: Client, loop: list[Json]) -> None:
-    """Every call turn begins with thinking, and verbatim it is accepted."""
+def test_a_tool_loop_with_verbatim_thinking_continues(thinker: Client, loop: list[Json]) -> None:
+    """Every turn with calls starts with thinking, which is accepted verbatim."""
     assert [[part["type"] for part in turn["content"]] for turn in loop[1::2]] == [["thinking", "tool_use"]] * 2
     assert send(thinker, "messages", body("messages", loop, **MANUAL))["stop_reason"] == "tool_use"
 
 
 @pytest.mark.parametrize("index", [1, 3])
-def test_a_call_turn_of_the_open_loop_begins_with_thinking(index: int, thinker: Client, loop: list[Json]) -> None:
-    """With thinking on, a call turn without its thinking is refused, the first of the loop as the last."""
+def test_a_turn_of_the_open_loop_must_start_with_thinking(index: int, thinker: Client, loop: list[Json]) -> None:
+    """With thinking enabled, a turn with calls but without thinking is refused anywhere in the loop."""
     words = f"messages.{index}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`."
     assert words in says(thinker, edited(loop, index, loop[index]["content"][1:]))
 
 
 def test_a_closed_loop_needs_no_thinking(thinker: Client, loop: list[Json]) -> None:
-    """Turns before the newest question may have lost theirs."""
+    """Turns before the newest user message may be sent without it."""
     bare = edited(edited(loop, 1, loop[1]["content"][1:]), 3, loop[3]["content"][1:])
     again = [*bare, {"role": "assistant", "content": "Done."}, USER]
     assert send(thinker, "messages", body("messages", again, **MANUAL))["content"]
 
 
-def test_thinking_off_needs_no_thinking(thinker: Client, loop: list[Json]) -> None:
-    """Without the option the blocks may stay or go."""
+def test_disabled_thinking_needs_no_thinking(thinker: Client, loop: list[Json]) -> None:
+    """Without the option, blocks are accepted but not required."""
     bare = edited(edited(loop, 1, loop[1]["content"][1:]), 3, loop[3]["content"][1:])
     for messages in (bare, loop):
         reply = send(thinker, "messages", body("messages", messages))
@@ -70,7 +70,7 @@ def test_thinking_off_needs_no_thinking(thinker: Client, loop: list[Json]) -> No
 
 
 def test_any_edit_breaks_the_signature(thinker: Client, loop: list[Json]) -> None:
-    """Other words, another signature, another model: refused wherever the block stands."""
+    """Another text, signature or model is refused at any position."""
     block, call = loop[1]["content"]
     for broken in ({**block, "thinking": block["thinking"] + " "}, {**block, "signature": "c2ln"}):
         words = says(thinker, edited(loop, 1, [broken, call]))
@@ -79,14 +79,14 @@ def test_any_edit_breaks_the_signature(thinker: Client, loop: list[Json]) -> Non
 
 
 def test_thinking_of_another_turn_is_a_modification(thinker: Client, loop: list[Json]) -> None:
-    """The newest turn with blocks that were merged or doubled is refused although each signature is sound."""
+    """The newest turn with merged or duplicated blocks is refused, although each signature is valid."""
     first, last = loop[1]["content"], loop[3]["content"]
     words = "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified"
     assert words in says(thinker, edited(loop, 3, [first[0], *last]))
 
 
-def test_several_blocks_stay_in_order() -> None:
-    """A turn with shown and redacted thinking comes back whole and in order."""
+def test_several_blocks_must_keep_their_order() -> None:
+    """A turn with visible and redacted thinking must be sent back complete and in order."""
     reply = Reply(thinking=["One.", "[redacted]", "Two."], calls=[("step", {"n": 1})])
     with WireServer([reply, *["x"] * 3]) as server, client(server, "messages") as made:
         messages = continued("messages", [USER], send(made, "messages", body("messages", [USER], **MANUAL)))
@@ -99,7 +99,7 @@ def test_several_blocks_stay_in_order() -> None:
 
 
 def test_adaptive_thinking_may_be_dropped_but_not_edited(thinker: Client) -> None:
-    """The modern era checks signatures, and does not ask for a block."""
+    """The modern era verifies signatures but requires no block."""
     with WireServer(tool_loop(3, thinking="hm"), model=MODELS["modern"]) as server, client(server, "messages") as made:
         adaptive = {"thinking": {"type": "adaptive"}}
         messages = continued("messages", [USER], send(made, "messages", body("messages", [USER], **adaptive)))
@@ -110,7 +110,7 @@ def test_adaptive_thinking_may_be_dropped_but_not_edited(thinker: Client) -> Non
 
 
 def test_without_interleaving_only_the_first_turn_thinks(thinker: Client) -> None:
-    """Older models think once in a loop; only that block must come back."""
+    """Older models think once in a loop; only that block is required."""
     messages = [USER]
     for kinds in (["thinking", "tool_use"], ["tool_use"], ["tool_use"]):
         reply = send(thinker, "messages", body("messages", messages, model="stiff", **MANUAL))

@@ -1,4 +1,4 @@
-"""Token counts are plausible for every script, and the same every time."""
+"""Token counts are plausible for every script, and deterministic."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Token counts that depend on the text alone: o200k where rs-bpe is installed, else an approximation of it.
+"""Token counts: o200k if rs-bpe is installed, else an approximation of it.
 
 The approximation, calibrated on o200k: a Latin word is one token for each nine letters, digits go by threes, a run of
 punctuation by threes, a single space is free and any other white space is one token; Han 0.8, Kana 0.75, Hangul 0.8 a
@@ -20,7 +20,7 @@ _SHARES = {"han": 80, "kana": 75, "hangul": 80, "emoji": 200, "letters": 34, "di
 
 
 def approximate(text: str) -> int:
-    """The documented approximation; never less than one token for a text that is not empty."""
+    """Count by the approximation above; at least one token for a non-empty text."""
     total = 0
     for run in _RUNS.finditer(text):
         kind, length = run.lastgroup or "mark", run.end() - run.start()
@@ -48,5 +48,5 @@ _counter: Callable[[str], int] = _exact() or approximate
 
 @lru_cache(maxsize=65_536)
 def count(text: str) -> int:
-    """Tokens of one text. Cached: a history repeats its texts in every request."""
+    """Count the tokens of a text; cached, since every request repeats the history."""
     return _counter(text)

@@ -1,4 +1,4 @@
-"""What a request used and what it costs; the server's own account, to compare a client's report with."""
+"""Usage, prices and the server's account, to compare with what a client reports."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Prices:
     write_1h: str | None = "6"
 
     def cost(self, usage: Usage) -> Decimal:
-        """The price of one request, exactly."""
+        """Return the exact cost of one request."""
         plain = Decimal(self.input)
         total = (
             usage.fresh * plain
@@ -52,7 +52,7 @@ class Prices:
 
 @dataclass(slots=True)
 class Account:
-    """Everything billed, by model, and apart from it the share whose answer never reached the client whole."""
+    """Everything billed, in total and by model; `undelivered` is the cost of incomplete answers."""
 
     usage: Usage = field(default_factory=Usage)
     total: Decimal = Decimal(0)
@@ -60,12 +60,12 @@ class Account:
     by_model: dict[str, Decimal] = field(default_factory=lambda: defaultdict(Decimal))
 
     def bill(self, model: str, usage: Usage, cost: Decimal) -> None:
-        """Enter one answered request."""
+        """Add one answered request."""
         self.usage += usage
         self.total += cost
         self.by_model[model] += cost
 
     @property
     def delivered(self) -> Decimal:
-        """What a client that saw every whole answer can know of."""
+        """The cost that a client can know: that of complete answers."""
         return self.total - self.undelivered

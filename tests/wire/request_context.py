@@ -1,4 +1,4 @@
-"""One request on its way through the server, and the prompt that it makes."""
+"""The context for rendering an answer, and token counts of JSON values."""
 
 import json
 import math
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from tests.wire.billing import Usage
 from tests.wire.model import Json, Model, Protocol
-from tests.wire.money import Usage
 from tests.wire.signing import Signer
 from tests.wire.tokens import count
 
@@ -17,8 +17,8 @@ IMAGE = 765
 
 
 @dataclass(slots=True, kw_only=True)
-class Exchange:
-    """What rendering an answer needs to know of its request."""
+class RequestContext:
+    """What rendering an answer needs to know about its request."""
 
     body: Json
     protocol: Protocol
@@ -31,11 +31,11 @@ class Exchange:
 
     @property
     def name(self) -> str:
-        """The model as the request named it."""
+        """The model's name in the request."""
         return str(self.body["model"])
 
     def pieces(self, text: str) -> Iterator[str]:
-        """A text in the pieces of a stream."""
+        """Split a text into stream deltas."""
         for start in range(0, len(text), self.piece):
             yield text[start : start + self.piece]
 
@@ -45,11 +45,11 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def dump(value: Any) -> str:
-    """A value as text, keys in the order in which they came: another order is another prompt."""
+    """Encode a value; keys keep their order, because another order is another prompt."""
     return _encode(value)
 
 
-# Not read by a model as text: ids and proofs, and what an image is made of.
+# A model does not read these as text: ids, signatures and image data.
 _SILENT = frozenset(
     {"signature", "data", "encrypted_content", "id", "tool_call_id", "tool_use_id", "call_id", "cache_control"}
 )
@@ -57,7 +57,7 @@ _IMAGES = frozenset({"image_url", "image", "input_image"})
 
 
 def weigh(value: Any) -> int:
-    """Tokens of a message or block: its texts, and a flat price for an image."""
+    """Count the tokens of a message or block: its texts, and a fixed number for an image."""
     if isinstance(value, str):
         return count(value)
     if isinstance(value, list):
@@ -71,13 +71,13 @@ def weigh(value: Any) -> int:
 
 @lru_cache(maxsize=65_536)
 def weigh_text(dumped: str) -> int:
-    """The weight of a dumped value; cached, since a history is sent again with every request."""
+    """Count the tokens of an encoded value; cached, since every request repeats the history."""
     return weigh(json.loads(dumped))
 
 
 def scaled(tokens: int, model: Model) -> int:
-    """Tokens of this model for so many of o200k."""
+    """Convert tokens of o200k to tokens of this model."""
     return tokens if model.factor == 1.0 else math.ceil(tokens * model.factor)
 
 
-Render = Callable[[Exchange, Any], Json]
+Render = Callable[[RequestContext, Any], Json]

@@ -1,4 +1,4 @@
-"""The real SDKs pointed at the server, through their low-level door: a body goes out exactly as it is written."""
+"""Calls the server through the real SDKs' low-level `post`, which sends a body unchanged."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ Client = openai.OpenAI | anthropic.Anthropic
 
 @contextmanager
 def client(server: WireServer, protocol: Protocol, timeout: float = 10.0, key: str = "key") -> Iterator[Client]:
-    """A client without retries of its own."""
+    """Open a client without retries."""
     options: dict[str, Any] = {"api_key": key, "max_retries": 0, "timeout": timeout}
     options["http_client"] = httpx2.Client(verify=False)  # certificates take most of the time of a short test
     made: Client
@@ -33,13 +33,13 @@ def client(server: WireServer, protocol: Protocol, timeout: float = 10.0, key: s
 
 
 def send(client: Client, protocol: Protocol, body: Json) -> Json:
-    """A body to its protocol's path, the answer as JSON."""
+    """Post a body and return the answer's JSON."""
     answer: Any = client.post(PATH[protocol], content=json.dumps(body).encode(), cast_to=object, options=HEADERS)
     return dict(answer)
 
 
 def stream(client: Client, protocol: Protocol, body: Json) -> list[Json]:
-    """All events of a streamed answer."""
+    """Post a body and return all events of the stream."""
     kind: Any = anthropic.Stream[object] if isinstance(client, anthropic.Anthropic) else openai.Stream[object]
     raw = json.dumps({**body, "stream": True}).encode()
     events: Any = client.post(
@@ -49,7 +49,7 @@ def stream(client: Client, protocol: Protocol, body: Json) -> list[Json]:
 
 
 def tool(protocol: Protocol, name: str = "step", **more: Any) -> Json:
-    """A tool as the protocol writes it."""
+    """Return a tool definition in the protocol's form."""
     if protocol == "chat":
         return {"type": "function", "function": {"name": name, "parameters": SCHEMA, **more}}
     if protocol == "responses":
@@ -58,10 +58,10 @@ def tool(protocol: Protocol, name: str = "step", **more: Any) -> Json:
 
 
 def body(protocol: Protocol, conversation: list[Json] | str, **more: Any) -> Json:
-    """A request of this protocol around a conversation; a field given as None is left out."""
-    spoken = [{"role": "user", "content": conversation}] if isinstance(conversation, str) else conversation
+    """Return a request body with this conversation; a field given as None is omitted."""
+    messages = [{"role": "user", "content": conversation}] if isinstance(conversation, str) else conversation
     base: Json = {"model": "m", "tools": [tool(protocol)]}
-    base["input" if protocol == "responses" else "messages"] = spoken
+    base["input" if protocol == "responses" else "messages"] = messages
     if protocol == "messages":
         base["max_tokens"] = 2048
     if protocol == "responses":
@@ -70,12 +70,12 @@ def body(protocol: Protocol, conversation: list[Json] | str, **more: Any) -> Jso
 
 
 def continued(protocol: Protocol, conversation: list[Json], answer: Json, result: str = "ok") -> list[Json]:
-    """The conversation with the model's answer, verbatim, and a result for each of its calls."""
+    """Append the model's answer, verbatim, and a result for each of its calls."""
     if protocol == "chat":
-        said = {key: value for key, value in answer["choices"][0]["message"].items() if key != "annotations"}
-        calls = said.get("tool_calls") or []
+        message = {key: value for key, value in answer["choices"][0]["message"].items() if key != "annotations"}
+        calls = message.get("tool_calls") or []
         results = [{"role": "tool", "tool_call_id": call["id"], "content": result} for call in calls]
-        return [*conversation, said, *results]
+        return [*conversation, message, *results]
     if protocol == "responses":
         calls = [item["call_id"] for item in answer["output"] if item["type"] == "function_call"]
         outputs = [{"type": "function_call_output", "call_id": call, "output": result} for call in calls]

@@ -1,4 +1,4 @@
-"""A request that the real service would refuse, in that service's words and shape."""
+"""Errors for rejected requests, with the message and JSON shape of the real services."""
 
 import json
 from typing import NoReturn
@@ -7,7 +7,7 @@ from tests.wire.model import Protocol
 
 
 class Refused(Exception):
-    """`rule` names the rule for tests; everything else goes over the wire."""
+    """A rejected request. `rule` is for tests; the client receives all other fields."""
 
     def __init__(
         self,
@@ -25,12 +25,12 @@ class Refused(Exception):
         self.status, self.kind, self.headers = status, kind, headers or {}
 
     def body(self, protocol: Protocol, request_id: str) -> bytes:
-        """The error in the shape of the protocol's service."""
+        """Render the error as the protocol's service does."""
         return json.dumps(error_json(protocol, self, request_id)).encode()
 
 
 def error_json(protocol: Protocol, refused: Refused, request_id: str) -> dict[str, object]:
-    """The JSON of an error; Anthropic knows neither `param` nor `code`."""
+    """Return the JSON of an error; Anthropic's has neither `param` nor `code`."""
     if protocol == "messages":
         error = {"type": refused.kind, "message": refused.message}
         return {"type": "error", "error": error, "request_id": request_id}
@@ -45,5 +45,5 @@ def error_json(protocol: Protocol, refused: Refused, request_id: str) -> dict[st
 
 
 def refuse(rule: str, message: str, param: str | None = None, code: str | None = None, status: int = 400) -> NoReturn:
-    """Refuse with the everyday kind of error."""
+    """Reject with an invalid_request_error."""
     raise Refused(rule, message, param=param, code=code, status=status)
