@@ -12,6 +12,7 @@ from crew import InputValidator, Limits, RequestParameters
 from crew.config import load
 from crew.errors import ConfigError, DefinitionError
 from crew.interfaces import ModelSettings
+from crew.providers.retrying import RetryPolicy
 from crew.telemetry import configure
 
 SECTIONS: dict[str, Callable[..., object]] = {
@@ -91,6 +92,17 @@ def test_model_settings_must_have_the_declared_types() -> None:
         "temperature must be a number, not 'hot'",
         "reasoning must be 'none', 'minimal', 'low', 'medium', 'high' or 'xhigh', not 'extreme'",
         "parallel_tool_calls must be true or false, not 1",
+    )
+
+
+def test_a_retry_policy_needs_attempts_and_time() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        RetryPolicy(attempts=0, timeout=0, first_wait=-1)
+
+    assert caught.value.problems == (
+        "attempts must be a positive integer such as 50, not 0",
+        "timeout must be a number of seconds above 0, not 0",
+        "first_wait must be 0 or a positive number, not -1",
     )
 
 

@@ -22,6 +22,7 @@ from crew.interfaces import (
     Provider,
     RetryAttempt,
 )
+from crew.settings import NonNegativeNumber, PositiveInt, Seconds, check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +33,15 @@ class RetryPolicy:
     do not retry together. A longer `Retry-After` of the service is honoured up to `longest_retry_after`.
     """
 
-    attempts: int = 8
-    timeout: float = 300.0
-    deadline: float = 900.0
-    first_wait: float = 0.5
-    longest_wait: float = 30.0
-    longest_retry_after: float = 120.0
+    attempts: PositiveInt = 8
+    timeout: Seconds = 300.0
+    deadline: Seconds = 900.0
+    first_wait: NonNegativeNumber = 0.5
+    longest_wait: NonNegativeNumber = 30.0
+    longest_retry_after: NonNegativeNumber = 120.0
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -262,7 +262,7 @@ def test_a_file_describes_the_history_policy(tmp_path: Path, text: str, expected
 
 SUMMARISING = """\
 max_messages_per_request: 12
-history: {name: summarize, limit: 12, summarizer: "scripted:What was said."}
+history: {name: summarize, limit: 12, summarizer: "scripted:A summary."}
 crews: {one: {agents: {solo: {model: "scripted:fine"}}}}
 """
 
@@ -301,11 +301,11 @@ async def test_a_file_names_the_model_of_the_summarizer(tmp_path: Path) -> None:
     executor = CrewExecutor.from_config(write_config(tmp_path, SUMMARISING), crew="one")
     before = [{"role": role, "content": f"{n}: {'word ' * 30}"} for n in range(10) for role in ("user", "assistant")]
     result = await executor.execute("And now?", history=before)
-    assert next(m.text for m in result.history if isinstance(m, SummaryMessage)).startswith("What was said.")
+    assert next(m.text for m in result.history if isinstance(m, SummaryMessage)).startswith("A summary.")
 
-    path = write_config(tmp_path, SUMMARISING.replace("scripted:What was said.", "nobody:at-all"))
+    path = write_config(tmp_path, SUMMARISING.replace("scripted:A summary.", "unknown:model"))
 
-    with pytest.raises(CrewError, match="nobody"):
+    with pytest.raises(CrewError, match="unknown"):
         CrewExecutor.from_config(path, crew="one")
 
 
