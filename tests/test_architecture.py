@@ -169,6 +169,7 @@ RULES: list[Callable[[Module], Iterator[str]]] = [
     broad_except_with_reason,
     descriptive_module_name,
     module_docstring,
+    no_string_probe,
 ]
 
 

@@ -72,7 +72,7 @@ def find_secrets(holder: object) -> list[str]:
 def secret_value(value: object) -> str | None:
     """The text of a `SecretStr` or a similar object with `get_secret_value`; None for any other object."""
     try:
-        get = getattr(type(value), "get_secret_value", None)  # a type of the user, such as pydantic's
+        get = getattr(type(value), "get_secret_value", None)  # foreign: a type of the user, such as pydantic's
         secret = get(value) if callable(get) else None
     except Exception:  # the tool boundary: dependencies are user objects that may raise on any access
         return None

@@ -98,7 +98,8 @@ def tool(
     """Make a tool of a sync or async function. Its schema is built from the signature and the docstring."""
 
     def make(function: Callable[..., object]) -> Tool:
-        tool_name = name if name is not None else str(getattr(function, "__name__", ""))
+        own_name = getattr(function, "__name__", "")  # foreign: a callable of the user, which may have no name
+        tool_name = name if name is not None else str(own_name)
 
         return Tool(
             function=function,
