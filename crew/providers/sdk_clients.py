@@ -107,8 +107,8 @@ def http_client_class(base: type[Any]) -> type[Any]:
 
         async def send(self, request: httpx2.Request, *, stream: bool = False, **more: object) -> httpx2.Response:
             """Skip the authentication and redirect layers of the base class unless the request needs them."""
-            # Probes the foreign library httpx2: the method is private, and another release may not have it.
-            transport_for = getattr(self, "_transport_for_url", None)
+            # The method is private: another release may not have it.
+            transport_for = getattr(self, "_transport_for_url", None)  # foreign: the client class of httpx2
             special = stream or self.is_closed or self.auth is not None or request.url.userinfo or "auth" in more
 
             if special or transport_for is None:

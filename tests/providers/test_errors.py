@@ -15,7 +15,8 @@ from crew.providers import Retrying, RetryPolicy
 from crew.providers.error_mapping import ServiceError, provider_error, retry_after
 from crew.store import MemoryStore
 from crew.store.codec import encode_state
-from tests.support.remote_providers import KEY, PROTOCOLS, no_sleep, provider, watched, worker
+from tests.support.remote_providers import KEY, PROTOCOLS, no_sleep, provider, worker
+from tests.support.runs import run_and_collect
 from tests.wire import Fault, Model, Protocol, WireServer, date_in, tool_loop
 
 HELLO = ModelRequest(messages=(UserMessage("Hello"),))
@@ -183,7 +184,7 @@ async def test_a_key_in_a_services_message_is_replaced() -> None:
     """The message is kept without the key; the SDK's error, which contains it, is not the cause."""
     async with WireServer(tool_loop(2), key="another") as server:
         with pytest.raises(RunError) as caught:
-            await watched(CrewExecutor(worker(provider(server, "chat", "classic"))))
+            await run_and_collect(CrewExecutor(worker(provider(server, "chat", "classic"))))
 
     assert isinstance(caught.value.__cause__, AuthenticationFailed)
     assert KEY not in "".join(traceback.format_exception(caught.value))

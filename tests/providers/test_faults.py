@@ -7,7 +7,16 @@ import pytest
 from crew import CrewExecutor, RunError
 from crew.errors import AuthenticationFailed, ContentRefused, MalformedReply, ProviderError, QuotaExceeded, Unavailable
 from crew.runs.events import Retried
-from tests.support.remote_providers import IMPATIENT, PROTOCOLS, TRIES, patient, run, said, watched, worker
+from tests.support.remote_providers import (
+    FOUR_ATTEMPTS,
+    PROTOCOLS,
+    SHORT_TIMEOUT,
+    refusal_reasons,
+    retrying_provider,
+    run,
+    worker,
+)
+from tests.support.runs import run_and_collect
 from tests.wire import Fault, Protocol, WireServer, every_kind, tool_loop
 
 STEPS = 4
@@ -32,8 +41,8 @@ def name(fault: object) -> str:
 async def try_fault(fault: Fault, place: int, protocol: Protocol, *, streamed: bool) -> None:
     """One run with one fault in it."""
     async with WireServer(tool_loop(STEPS), faults={place: fault}) as server:
-        policy = IMPATIENT if fault.kind.startswith("hang") else TRIES
-        executor = CrewExecutor(worker(patient(server, protocol, "classic", policy=policy)))
+        policy = SHORT_TIMEOUT if fault.kind.startswith("hang") else FOUR_ATTEMPTS
+        executor = CrewExecutor(worker(retrying_provider(server, protocol, "classic", policy=policy)))
         final = FINAL.get(fault.kind)
 
         if fault.kind in ("refusal", "content_filter") and protocol == "messages":
@@ -52,7 +61,7 @@ async def try_fault(fault: Fault, place: int, protocol: Protocol, *, streamed: b
             assert isinstance(caught.value.__cause__, final)
             assert server.count == place + 1, "an error that a retry can't fix is not retried"
 
-        assert not server.refused, said(server)
+        assert not server.refused, refusal_reasons(server)
 
         if fault.kind in PASSES:
             assert server.count == STEPS + 2, "one more request than without the fault"
@@ -88,7 +97,7 @@ async def test_a_permanent_fault_ends_the_run_with_its_cause(
     """After the last attempt the run fails with the service's error and the number of attempts."""
     async with WireServer(faults=lambda *_: Fault(kind)) as server:  # type: ignore[arg-type]
         with pytest.raises(RunError) as caught:
-            await run(CrewExecutor(worker(patient(server, protocol, "classic", policy=IMPATIENT))))
+            await run(CrewExecutor(worker(retrying_provider(server, protocol, "classic", policy=SHORT_TIMEOUT))))
 
         assert isinstance(caught.value.__cause__, error)
         assert server.count == 4
@@ -101,7 +110,7 @@ async def test_a_restart_delta_discards_a_partly_streamed_reply(protocol: Protoc
     text = "All the words of a long answer, " * 8
 
     async with WireServer([text, text], faults={0: Fault("cut")}) as server:
-        events, result = await watched(CrewExecutor(worker(patient(server, protocol, "classic"))))
+        events, result = await run_and_collect(CrewExecutor(worker(retrying_provider(server, protocol, "classic"))))
 
     pieces = [event for event in events if event.kind == "text_delta"]
     restart = next(index for index, piece in enumerate(pieces) if piece.channel == "restart")

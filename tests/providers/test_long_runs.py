@@ -5,24 +5,22 @@ from dataclasses import replace
 
 import pytest
 
-from crew import CrewExecutor, Limits, tool
+from crew import CrewExecutor, Limits
 from crew.interfaces import ModelSettings
-from tests.support.remote_providers import ERAS, PROTOCOLS, provider, run, said, thinking, worker
+from tests.support.remote_providers import (
+    ERAS,
+    PROTOCOLS,
+    provider,
+    refusal_reasons,
+    report_step,
+    run,
+    thinking,
+    worker,
+)
 from tests.wire import Era, Model, Protocol, WireServer, tool_loop
 
 WINDOW = 8_000
 OUTPUT = 500
-
-
-@tool
-async def step(n: int) -> str:
-    """Go one step on.
-
-    Args:
-        n: The step's number.
-    """
-    words = "The quick brown fox jumps over the lazy dog. " if n % 3 else json.dumps({"part": n, "ok": True}) + "\n"
-    return f"part {n}\n" + words * (4 + n % 40)
 
 
 async def try_steps(steps: int, protocol: Protocol, era: Era, *, streamed: bool, thinks: bool) -> None:
@@ -35,12 +33,12 @@ async def try_steps(steps: int, protocol: Protocol, era: Era, *, streamed: bool,
 
     async with WireServer(responder, model=Model(era=era, window=WINDOW), keep=3) as server:
         made = worker(provider(server, protocol, era), settings, max_input_tokens=room)
-        agent = replace(made, tools=[step])
+        agent = replace(made, tools=[report_step])
         result = await run(CrewExecutor(agent, limits=Limits(rounds=steps + 2)), streamed=streamed)
 
         assert result.output == "done"
         assert result.metrics.by_policy["window"] > steps // 50, "the window is what cuts"
-        assert not server.stats()["refused"], said(server)
+        assert not server.stats()["refused"], refusal_reasons(server)
         assert server.count == steps // (2 if thinks else 1) + 1
 
         if thinks and (protocol == "messages" or (protocol == "responses" and era == "modern")):

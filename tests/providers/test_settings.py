@@ -12,7 +12,7 @@ from crew.errors import DefinitionError, OutputInvalid
 from crew.interfaces import ModelSettings
 from crew.messages import Image, UserMessage
 from crew.providers import Anthropic, OpenAIChat, OpenAIResponses
-from tests.support.remote_providers import ERAS, PROTOCOLS, patient, provider, run, said, worker
+from tests.support.remote_providers import ERAS, PROTOCOLS, provider, refusal_reasons, retrying_provider, run, worker
 from tests.wire import Era, Fault, Model, Protocol, Reply, WireServer
 
 
@@ -20,7 +20,7 @@ async def sent(protocol: Protocol, era: Era, settings: ModelSettings) -> dict[st
     """The body that a request with these settings has; the service took it."""
     async with WireServer(model=Model(era=era)) as server:
         await run(CrewExecutor(worker(provider(server, protocol, era), settings)))
-        assert not server.refused, said(server)
+        assert not server.refused, refusal_reasons(server)
         return server.requests[0].body
 
 
@@ -167,7 +167,7 @@ async def test_structured_output_uses_the_services_own_form(protocol: Protocol, 
     async with WireServer([GOOD], model=Model(era=era)) as server:
         agent = Agent("clerk", instructions="Fill in.", model=provider(server, protocol, era), output=Order)
         result = await run(CrewExecutor(agent), streamed=streamed)
-        assert not server.refused, said(server)
+        assert not server.refused, refusal_reasons(server)
         body = server.requests[0].body
 
     assert result.output == Order.model_validate_json(GOOD)
@@ -191,7 +191,7 @@ async def test_an_invalid_structured_reply_is_repaired_once(protocol: Protocol) 
         with pytest.raises(OutputInvalid):
             await CrewExecutor(agent).execute("Go.")
 
-        assert not server.refused, said(server)
+        assert not server.refused, refusal_reasons(server)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -200,7 +200,7 @@ async def test_a_schema_that_can_not_be_strict_is_still_sent(protocol: Protocol)
     async with WireServer(['{"words": {"a": 1}}']) as server:
         agent = Agent("clerk", instructions="Fill in.", model=provider(server, protocol, "classic"), output=Free)
         assert (await CrewExecutor(agent).execute("Go.")).output == Free(words={"a": 1})
-        assert not server.refused, said(server)
+        assert not server.refused, refusal_reasons(server)
         assert "additionalProperties" in server.requests[0].raw.decode().replace("\\", "")
 
 
@@ -210,7 +210,9 @@ async def test_a_structured_reply_can_be_read_while_it_streams(protocol: Protoco
     long = Order(id=7, parts=[Part(name="a long name " * 9, price=n) for n in range(9)])
 
     async with WireServer(lambda *_: long.model_dump_json(), faults={0: Fault("cut")}) as server:
-        agent = Agent("clerk", instructions="Fill in.", model=patient(server, protocol, "classic"), output=Order)
+        agent = Agent(
+            "clerk", instructions="Fill in.", model=retrying_provider(server, protocol, "classic"), output=Order
+        )
         stream = CrewExecutor(agent).execute_stream("Go.")
         assert stream.partial is None
         sizes = []
@@ -237,7 +239,7 @@ async def test_a_user_message_may_hold_images(protocol: Protocol, era: Era) -> N
     async with WireServer(lambda *_: Reply(text="Two pictures."), model=Model(era=era)) as server:
         agent = Agent("eye", instructions="Look.", model=provider(server, protocol, era))
         await CrewExecutor(agent).execute(UserMessage("What is this?", images=images))
-        assert not server.refused, said(server)
+        assert not server.refused, refusal_reasons(server)
         wire = json.dumps(server.requests[0].body)
 
     assert "https://example.org/a.png" in wire

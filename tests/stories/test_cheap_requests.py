@@ -8,22 +8,12 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, CrewExecutor, Limits, tool
-from tests.support.remote_providers import PROTOCOLS, provider, run, said, thinking
+from crew import Agent, CrewExecutor, Limits
+from tests.support.remote_providers import PROTOCOLS, long_step, provider, refusal_reasons, run, thinking
 from tests.support.remote_providers import worker as agent_on
 from tests.wire import Protocol, WireServer, tool_loop
 
 MARK = re.compile(rb',"cache_control":\{"type":"ephemeral"\}')
-
-
-@tool
-async def step(n: int) -> str:
-    """Go one step on.
-
-    Args:
-        n: The step's number.
-    """
-    return f"Step {n} is done. " + "It left a note of some length behind, as tools do. " * 14
 
 
 def conversation(raw: bytes) -> bytes:
@@ -42,7 +32,7 @@ async def test_requests_without_pruning_extend_the_previous_one(protocol: Protoc
         executor = CrewExecutor(_with(worker), history="unbounded")
         await run(executor)
 
-        assert not server.refused, said(server)
+        assert not server.refused, refusal_reasons(server)
         assert server.count == 101
 
         for before, after in pairwise(server.requests):
@@ -60,7 +50,7 @@ def _front(raw: bytes) -> dict[str, object]:
 
 
 def _with(worker: Agent) -> Agent:
-    return replace(worker, tools=[step])
+    return replace(worker, tools=[long_step])
 
 
 async def cached_share(protocol: Protocol, steps: int, prune_to: int) -> float:

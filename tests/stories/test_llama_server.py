@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from crew import Agent, CrewExecutor
 from crew.interfaces import ModelSettings, Provider
 from crew.providers import Anthropic, OpenAIChat, OpenAIResponses
-from tests.support.remote_providers import run, watched
+from tests.support.remote_providers import run
+from tests.support.runs import run_and_collect
 from tests.support.servers import server_missing
 
 pytestmark = pytest.mark.servers
@@ -74,7 +75,7 @@ async def test_it_answers_streams_and_reports_usage(address: str, protocol: str)
     assert first.usage.cost is None
     second = await run(executor, "And goodbye?", history=first)
     assert second.usage.input_tokens > first.usage.input_tokens
-    events, third = await watched(executor, "Count to three.")
+    events, third = await run_and_collect(executor, "Count to three.")
     pieces = [event.text for event in events if event.kind == "text_delta" and event.channel == "text"]
     assert len(pieces) > 1
     assert "".join(pieces) == third.output

@@ -16,7 +16,7 @@ from crew.messages import (
     ToolResult,
     UserMessage,
 )
-from tests.support.remote_providers import ERAS, PROTOCOLS, provider, run, said, thinking
+from tests.support.remote_providers import ERAS, PROTOCOLS, provider, refusal_reasons, run, thinking
 from tests.wire import Era, Model, Protocol, Reply, WireServer, by_agent, newest
 
 
@@ -76,7 +76,7 @@ async def test_handoff_in_a_tool_loop_and_back(first: Protocol, second: Protocol
         result = await run(CrewExecutor(crew), streamed=streamed)
 
         assert result.output == "finished"
-        assert not server.refused, said(server)
+        assert not server.refused, refusal_reasons(server)
         served = {request.body["model"] for request in server.requests}
         assert len(served) == 2
 
@@ -118,7 +118,7 @@ async def test_imported_history_is_made_valid(protocol: Protocol, era: Era, dema
         agent = Agent("reader", instructions="Read.", model=provider(server, protocol, era))
         result = await CrewExecutor(agent).execute("And now?", history=imported_history())
 
-        assert not server.refused, said(server)
+        assert not server.refused, refusal_reasons(server)
         assert result.output == "And now?"
         wire = server.requests[0].raw.decode()
         assert all(words in wire for words in ("Speak plainly.", "Be brief.", "Be kind.", "Be quick."))

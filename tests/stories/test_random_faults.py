@@ -8,7 +8,7 @@ import pytest
 from crew import Agent, Crew, CrewExecutor, tool
 from crew.interfaces import Provider
 from crew.providers import Retrying, RetryPolicy
-from tests.support.remote_providers import PROTOCOLS, no_sleep, provider, run, said
+from tests.support.remote_providers import PROTOCOLS, no_sleep, provider, refusal_reasons, run
 from tests.wire import Fault, WireServer, chance, tool_loop
 
 AGENTS, STEPS = 3, 5
@@ -58,7 +58,7 @@ async def run_crews(crews: int, streamed: bool) -> None:
             tasks = [group.create_task(one(number)) for number in range(crews)]
 
         assert [task.result() for task in tasks] == ["done"] * crews
-        assert not server.refused, said(server)
+        assert not server.refused, refusal_reasons(server)
         assert len(server.faulted) > crews
 
     assert set(done.values()) == {1}

@@ -6,25 +6,26 @@ from typing import Any
 
 import pytest
 
-from crew import CrewExecutor, Limits, RequestParameters, WholeHistory, tool
+from crew import CrewExecutor, Limits, RequestParameters, WholeHistory
 from crew.history.policies import Checkpoint, HeadTail, Summarize
 from crew.interfaces import ModelSettings
 from crew.messages import SUMMARY_HEADING
 from crew.runs.events import Compacted, CompactionFailed, Retried
-from tests.support.remote_providers import ERAS, PROTOCOLS, patient, provider, run, said, thinking, watched, worker
+from tests.support.remote_providers import (
+    ERAS,
+    PROTOCOLS,
+    long_step,
+    provider,
+    refusal_reasons,
+    retrying_provider,
+    run,
+    thinking,
+    worker,
+)
+from tests.support.runs import run_and_collect
 from tests.wire import Era, Fault, Model, Protocol, Reply, Responder, WireServer, tool_loop
 
 INSTRUCTION = "Stop here and write a summary"
-
-
-@tool
-async def step(n: int) -> str:
-    """Go one step on.
-
-    Args:
-        n: The step's number.
-    """
-    return f"Step {n} is done. " + "It left a note of some length behind, as tools do. " * 14
 
 
 def with_summaries(loop: Responder, thinking: str | None = None) -> Responder:
@@ -53,11 +54,11 @@ async def test_requests_of_summarizing_runs_are_accepted(protocol: Protocol, era
 
     for policy, parameters in cases:
         async with WireServer(responder, model=Model(era=era)) as server:
-            agent = replace(worker(provider(server, protocol, era), thinking(protocol, era)), tools=[step])
+            agent = replace(worker(provider(server, protocol, era), thinking(protocol, era)), tools=[long_step])
             result = await run(CrewExecutor(agent, history=policy, parameters=parameters))
             asked = [INSTRUCTION.encode() in request.raw for request in server.requests]
 
-            assert not server.refused, said(server)
+            assert not server.refused, refusal_reasons(server)
             assert result.output == "done"
             assert sum(asked) >= 2
             assert SUMMARY_HEADING.encode() in server.requests[-1].raw
@@ -73,7 +74,7 @@ async def test_summary_request_is_read_from_the_cache(protocol: Protocol, era: E
 
     async with WireServer(responder, model=Model(era=era)) as server:
         settings = thinking(protocol, era) if thinks else None
-        agent = replace(worker(provider(server, protocol, era), settings), tools=[step])
+        agent = replace(worker(provider(server, protocol, era), settings), tools=[long_step])
         await run(CrewExecutor(agent, history=Summarize(limit=30)))
         asked = [request for request in server.requests if INSTRUCTION.encode() in request.raw]
 
@@ -90,8 +91,8 @@ async def test_reasoning_does_not_use_up_the_summary_output(protocol: Protocol, 
     responder = with_summaries(tool_loop(40), thinking="Let me think about this. " * 500)
 
     async with WireServer(responder, model=Model(era="modern")) as server:
-        agent = replace(worker(provider(server, protocol), settings), tools=[step])
-        events, result = await watched(CrewExecutor(agent, history=Summarize(limit=30)))
+        agent = replace(worker(provider(server, protocol), settings), tools=[long_step])
+        events, result = await run_and_collect(CrewExecutor(agent, history=Summarize(limit=30)))
 
     assert result.output == "done"
     assert any(isinstance(event, Compacted) for event in events)
@@ -112,13 +113,13 @@ async def test_summarizer_can_be_another_provider(protocol: Protocol, summariser
             with_summaries(tool_loop(0)), model=Model(era="modern"), faults={0: Fault("rate_limited", retry_after="0")}
         ) as other,
     ):
-        agent = replace(worker(provider(server, protocol, "classic"), settings), tools=[step])
+        agent = replace(worker(provider(server, protocol, "classic"), settings), tools=[long_step])
         agent = replace(agent, instructions="Work. The password is hunter2-hunter2.")
-        policy = Summarize(limit=30, summarizer=patient(other, summariser))
-        events, result = await watched(CrewExecutor(agent, history=policy, secrets=["hunter2-hunter2"]))
+        policy = Summarize(limit=30, summarizer=retrying_provider(other, summariser))
+        events, result = await run_and_collect(CrewExecutor(agent, history=policy, secrets=["hunter2-hunter2"]))
 
-        assert not server.refused, said(server)
-        assert not other.refused, said(other)
+        assert not server.refused, refusal_reasons(server)
+        assert not other.refused, refusal_reasons(other)
         assert result.output == "done"
         assert not any(isinstance(event, CompactionFailed) for event in events)
         assert sum(isinstance(event, Compacted) for event in events) == other.count - 1 >= 2
@@ -139,7 +140,7 @@ async def test_summaries_save_ninety_percent_of_the_tokens() -> None:
         "checkpoint": {"history": Checkpoint(trigger_at=50, keep_recent=10)},
     }.items():
         async with WireServer(with_summaries(tool_loop(250)), keep=1) as server:
-            agent = replace(worker(provider(server, "messages", "classic")), tools=[step])
+            agent = replace(worker(provider(server, "messages", "classic")), tools=[long_step])
             await run(CrewExecutor(agent, limits=Limits(rounds=400), **options))  # type: ignore[arg-type]
             last[name] = server.requests[-1].usage.input
             money[name] = server.account.total

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from crew import Agent, CrewExecutor, Limits, tool
+from crew import Agent, CrewExecutor, Limits
 from crew.errors import ContextOverflow
 from crew.history.policies import MaskToolResults, Truncate
 from crew.interfaces import ModelSettings
 from crew.runs import RequestParameters
 from crew.runs.events import Asked, FellBack, Replied, Retried, TooLong
-from tests.support.remote_providers import PROTOCOLS, patient, provider, run, said, watched
+from tests.support.remote_providers import PROTOCOLS, provider, refusal_reasons, report_step, retrying_provider, run
+from tests.support.runs import run_and_collect
 from tests.wire import Fault, Model, Protocol, Reply, WireServer, tool_loop
 
 WINDOW = 8_000
 
 
-@tool
-async def step(n: int) -> str:
-    """Read a part of the report.
-
-    Args:
-        n: The part's number.
-    """
-    words = "The quick brown fox jumps over the lazy dog. " if n % 3 else json.dumps({"part": n, "ok": True}) + "\n"
-    return f"part {n}\n" + words * (4 + n % 30)
-
-
 def agent(model: Any, **more: Any) -> Agent:
-    return Agent("reader", instructions="Read the whole report.", model=model, tools=[step], **more)
+    return Agent("reader", instructions="Read the whole report.", model=model, tools=[report_step], **more)
 
 
 async def try_steps(steps: int, protocol: Protocol, **more: Any) -> tuple[WireServer, Any, Any]:
@@ -43,7 +32,7 @@ async def try_steps(steps: int, protocol: Protocol, **more: Any) -> tuple[WireSe
         history = more.pop("crew", "unbounded")
         made = agent(provider(server, protocol), settings=settings, **more)
         executor = CrewExecutor(made, history=history, limits=Limits(rounds=None), parameters=parameters)
-        events, result = await watched(executor, "Read it all, and keep this goal in mind.")
+        events, result = await run_and_collect(executor, "Read it all, and keep this goal in mind.")
         assert result.output == "done"
         assert "keep this goal in mind" in server.requests[-1].raw.decode()
         return server, events, result
@@ -64,7 +53,7 @@ async def test_long_run_stays_within_a_known_window(protocol: Protocol, more: di
     """With and without a message limit no request is refused; estimates are within a tenth from the second request on.
     With and without a message limit no request is refused; estimates are within a tenth from the second request on."""
     server, events, _ = await try_steps(120, protocol, **dict(more))
-    assert not server.stats()["refused"], said(server)
+    assert not server.stats()["refused"], refusal_reasons(server)
     told = [event.message.manifest for event in events if isinstance(event, Replied)]
     assert max(abs(m.tokens_estimated / m.tokens_billed - 1) for m in told[1:]) <= 0.10
     limit = 4_000 if "parameters" in more else 0.9 * WINDOW
@@ -76,7 +65,7 @@ async def test_wrong_window_is_learned_from_one_refusal(protocol: Protocol) -> N
     """The registry claims more than this server accepts: one refusal, and none after it."""
     server, events, result = await try_steps(120, protocol)
     refusals = [event for event in events if isinstance(event, TooLong)]
-    assert len(refusals) == len(server.refused) == 1, said(server)
+    assert len(refusals) == len(server.refused) == 1, refusal_reasons(server)
     assert result.state.token_budgets["reader"][0].window_source == "learned"
 
 
@@ -88,10 +77,10 @@ async def test_default_output_limit_is_reserved_in_the_window(settings: ModelSet
     async with WireServer(responder, model=Model(era="classic", window=WINDOW)) as server:
         made = agent(provider(server, "messages", "classic"), settings=settings or ModelSettings())
         executor = CrewExecutor(made, history="unbounded", limits=Limits(rounds=None))
-        events, result = await watched(executor)
+        events, result = await run_and_collect(executor)
 
     assert result.output == "done"
-    assert len(server.refused) == 2, said(server)  # one for the limit of ours, one for the window
+    assert len(server.refused) == 2, refusal_reasons(server)  # one for the limit of ours, one for the window
     assert sum(isinstance(event, TooLong) for event in events) == 1
     told = [event.message.manifest for event in events if isinstance(event, Replied)]
     assert max(abs(m.tokens_estimated / m.tokens_billed - 1) for m in told[1:]) <= 0.10, (
@@ -131,11 +120,11 @@ async def test_backup_on_another_protocol_replaces_a_service(protocol: Protocol)
         WireServer(tool_loop(20), model=Model(era="modern"), faults=down) as first,
         WireServer(tool_loop(20), model=Model(era="modern")) as second,
     ):
-        made = agent(patient(first, protocol), backup=patient(second, other))
-        events, result = await watched(CrewExecutor(made), "Read it all.")
+        made = agent(retrying_provider(first, protocol), backup=retrying_provider(second, other))
+        events, result = await run_and_collect(CrewExecutor(made), "Read it all.")
         assert result.output == "done"
-        assert not first.stats()["refused"], said(first)
-        assert not second.stats()["refused"], said(second)
+        assert not first.stats()["refused"], refusal_reasons(first)
+        assert not second.stats()["refused"], refusal_reasons(second)
         assert sum(isinstance(event, FellBack) for event in events) == 1
         rules = [event.manifest.moved_by for event in events if isinstance(event, Asked) and event.manifest]
         assert rules.count("fallback") == 1
@@ -152,8 +141,8 @@ async def test_backup_restarts_a_reply_that_failed_while_streaming(protocol: Pro
         WireServer(lambda *_: Reply(text=text), faults=lambda *_: Fault(kind)) as first,
         WireServer(lambda *_: Reply(text=text)) as second,
     ):
-        made = agent(patient(first, protocol, "classic"), backup=patient(second, other, "classic"))
-        events, result = await watched(CrewExecutor(made), "Read it all.")
+        made = agent(retrying_provider(first, protocol, "classic"), backup=retrying_provider(second, other, "classic"))
+        events, result = await run_and_collect(CrewExecutor(made), "Read it all.")
 
     pieces = [event for event in events if event.kind == "text_delta"]
     last = max(index for index, piece in enumerate(pieces) if piece.channel == "restart")
