@@ -8,7 +8,7 @@ from typing import Any
 
 from crew.messages import Message, Transcript, Usage
 from crew.runs.counters import ToolCounters
-from crew.runs.state import Branch, Pause, RunState, StopReason
+from crew.runs.state import Branch, Pause, ReachedLimit, RunState, StopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +44,14 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """The outcome of a run. `history` is bounded, `transcript` is complete.
+    """The outcome of a run. `history` is bounded, `transcript` is complete; `limit` is the limit that ended the run.
 
     Pass the result itself as `history=` of the next `execute` to continue the conversation.
     """
 
     output: Any
     stop_reason: StopReason
+    limit: ReachedLimit | None = None
     run_id: str
     conversation_id: str
     agent: str

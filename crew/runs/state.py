@@ -108,10 +108,19 @@ class AwaitInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReachedLimit:
+    """The limit that ended a run: the name of the field of `Limits`, and its value."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The run is finished. A failed branch states its `error`; a failed root run is not finished, but resumable."""
 
     stop_reason: StopReason
+    limit: ReachedLimit | None = None
     output: str = ""
     error: str = ""
     kind: Literal["finished"] = "finished"

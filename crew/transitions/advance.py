@@ -27,7 +27,16 @@ from crew.runs.events import (
     ToolReturned,
     ToolsStarted,
 )
-from crew.runs.state import CallStatus, CallTools, Finished, RunState, is_blocked, pending_pauses, total_usage
+from crew.runs.state import (
+    CallStatus,
+    CallTools,
+    Finished,
+    ReachedLimit,
+    RunState,
+    is_blocked,
+    pending_pauses,
+    total_usage,
+)
 from crew.transitions.before_request import ask_model_next
 from crew.transitions.branches import archive_children, on_branch_timed_out, start_branches
 from crew.transitions.compaction import on_summarised
@@ -170,4 +179,7 @@ def _on_stopped(step: Step, event: Cancelled | LimitReached) -> None:
         ]
         step.append(ToolMessage(tuple(results)))
 
-    step.finish("cancelled" if isinstance(event, Cancelled) else "limit", step.last_reply_text())
+    if isinstance(event, Cancelled):
+        step.finish("cancelled", step.last_reply_text())
+    else:
+        step.finish("limit", step.last_reply_text(), ReachedLimit(name=event.limit, value=event.value))

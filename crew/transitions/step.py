@@ -16,7 +16,7 @@ from crew.interfaces import HistoryBudget, HistoryEntry, PruneDecision
 from crew.messages import AssistantMessage, Message, Origin, SummaryMessage, Usage, UserMessage
 from crew.runs.counters import ToolCounters
 from crew.runs.events import BaseEvent, Event, HistoryPruned, LimitReached
-from crew.runs.state import CallTools, Finished, Next, OpenCall, RunState, StopReason
+from crew.runs.state import CallTools, Finished, Next, OpenCall, ReachedLimit, RunState, StopReason
 from crew.transitions.plan import Plan, token_budget_for
 
 Facts = ParamSpec("Facts")
@@ -284,11 +284,12 @@ class Step:
     def stop_at_limit(self, limit: str, value: float) -> None:
         """End the run at a limit, with the work so far as its output."""
         self.emit(LimitReached, limit=limit, value=value)
-        self.finish("limit", self.last_reply_text())
+        self.finish("limit", self.last_reply_text(), ReachedLimit(name=limit, value=value))
 
-    def finish(self, stop_reason: StopReason, output: str) -> None:
+    def finish(self, stop_reason: StopReason, output: str, limit: ReachedLimit | None = None) -> None:
         """End the run."""
-        self.next = Finished(stop_reason=stop_reason, output=self.plan.output_text(self.agent, output))
+        output = self.plan.output_text(self.agent, output)
+        self.next = Finished(stop_reason=stop_reason, output=output, limit=limit)
 
     def last_reply_text(self) -> str:
         """The newest text that an agent of this run wrote."""

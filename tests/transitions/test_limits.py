@@ -12,6 +12,7 @@ from crew.errors import DefinitionError
 from crew.interfaces import ModelReply
 from crew.message_rules import validate
 from crew.messages import ToolCall, Usage
+from crew.runs import ReachedLimit
 from crew.runs.events import Event, LimitReached, Warned
 from tests.support.clocks import TickingClock
 from tests.support.providers import RecordingProvider
@@ -44,6 +45,13 @@ async def test_limit_ends_the_run_with_its_result_so_far(limits: Limits, line: A
     assert result.output == ("working on it" if requests else "")
     assert validate(result.history) == []
     assert [e.limit for e in events if isinstance(e, LimitReached)] == [name]
+    assert result.limit == ReachedLimit(name=name, value=getattr(limits, name))
+
+
+async def test_result_without_a_limit_has_none() -> None:
+    """`result.limit` is set only where a limit ended the run."""
+    result = await executor_for(RecordingProvider("done"), limits=Limits(rounds=3)).execute("go")
+    assert (result.stop_reason, result.limit) == ("completed", None)
 
 
 async def test_unknown_price_does_not_count_as_zero() -> None:
