@@ -9,6 +9,7 @@ CrewError
 │   ├── UnknownRun           the store has no unfinished run with this id
 │   └── RunConflict          another process already resumed or cancelled the run
 ├── RunActive                this executor is already running the run
+├── CrewChanged              a stored run needs agents, groups or tools that the crew no longer has
 ├── UnknownPause             the run has no pending pause with this id
 ├── ProviderError            a model request failed, or its reply is unusable
 │   ├── RequestRejected      400: the provider rejects the request
@@ -150,6 +151,17 @@ class RunActive(CrewError):
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         super().__init__(f"Run {run_id!r} is already running in this executor: wait until it ends, or cancel it first.")
+
+
+class CrewChanged(CrewError):
+    """A stored run can't be resumed with this crew: it needs what the crew does not have. Nothing was changed."""
+
+    def __init__(self, run_id: str, crew: str, missing: Sequence[str]) -> None:
+        self.run_id, self.crew, self.missing = run_id, crew, tuple(missing)
+        super().__init__(
+            f"Run {run_id!r} can't be resumed: the crew {crew!r} has changed and lacks {', '.join(missing)}. "
+            "Resume it with the crew that started it, or cancel it."
+        )
 
 
 class UnknownPause(CrewError):

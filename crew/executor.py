@@ -43,6 +43,7 @@ from crew.telemetry.metrics import MetricValue
 from crew.telemetry.setup import current_telemetry, telemetry_from_settings
 from crew.transitions.plan import check_system_messages_fit, check_view_policies, compile_plan, resolve_budget
 from crew.transitions.result import continue_from
+from crew.transitions.resume import check_crew
 from crew.validation.executor_arguments import answers_as_dict, check_answers, check_arguments, check_parameters
 from crew.validation.validator import InputValidator
 
@@ -295,6 +296,7 @@ class CrewExecutor:
         async def work(publish: Publish) -> RunResult:
             self._active_runs.check_inactive(run_id)
             stored = await self._store.load(run_id)
+            check_crew(self.plan, stored.state)
             check_answers(stored.state, given, self._validator)
             run, trace = self._active_run(stored.state, publish, deps, streams=streams, resumes=True)
             run.version = stored.version

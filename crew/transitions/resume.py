@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
+from crew.errors import CrewChanged
 from crew.messages import ToolResult, replace_surrogates
 from crew.runs.events import Resumed
 from crew.runs.state import AskModel, AwaitInput, CallTools, Finished, OpenCall, RunBranches, RunState
 from crew.tools.tool import to_text, truncate_middle
 from crew.transitions.before_request import ask_model_next
+from crew.transitions.plan import Plan
 from crew.transitions.step import Step
 from crew.transitions.tool_calls import finish_if_all_returned, on_child_changed, record_result
+
+
+def check_crew(plan: Plan, state: RunState) -> None:
+    """Raise `CrewChanged` if the crew lacks an agent, group or tool that the next step of this run needs."""
+    missing = [*dict.fromkeys(_missing(plan, state))]
+
+    if missing:
+        raise CrewChanged(state.run_id, plan.crew.name, missing)
+
+
+def _missing(plan: Plan, state: RunState) -> Iterator[str]:
+    if state.crew != plan.crew.name:
+        yield f"the name {state.crew!r}"
+
+    if isinstance(state.next, Finished) and state.next_before_failure is None:
+        return
+
+    if state.agent not in plan.agents and state.agent not in plan.groups:
+        yield f"the agent {state.agent!r}"
+    elif isinstance(state.next, CallTools):
+        known = plan.toolkits[state.agent]
+        # A call that is ready may name a tool that the model invented: that gets an error result.
+        names = {open.call.name for open in state.next.calls if open.status in ("started", "held", "in_doubt")}
+        yield from (f"the tool {name!r} of {state.agent!r}" for name in sorted(names) if name not in known.tools)
+
+    if isinstance(state.next, RunBranches) and state.next.group not in plan.groups:
+        yield f"the group {state.next.group!r}"
+
+    for child in state.children.values():
+        yield from _missing(plan, child)
 
 
 def on_resumed(step: Step, event: Resumed) -> None:
