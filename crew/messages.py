@@ -11,6 +11,7 @@ from pydantic import Discriminator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 OMITTED = "[Omitted]"
+NO_OUTPUT = "(no output)"
 SUMMARY_HEADING = "[Conversation Summary]"
 
 Origin = Literal["user", "route", "then", "branch", "join", "answer", "marker", "output"]

@@ -175,6 +175,16 @@ def ordering(*lines: Any) -> tuple[CrewExecutor, RecordingProvider]:
     return CrewExecutor(solo(provider, output=Order)), provider
 
 
+@pytest.mark.parametrize(
+    "fence", ["```json\n{}\n```", "```\n{}```", " \n```JSON \n{}\n ```\n"], ids=["json", "plain", "spaced"]
+)
+async def test_fenced_json_matches_the_output_type_without_a_correction(fence: str) -> None:
+    """Models often wrap JSON in a code block: it is read as it is meant, with one request."""
+    executor, provider = ordering(fence.replace("{}", '{"number": 17, "city": "Bonn"}'))
+    result = await executor.execute("go")
+    assert (result.output, len(provider.requests)) == (Order(number=17, city="Bonn"), 1)
+
+
 async def test_structured_output_is_a_value_of_its_type() -> None:
     """The request holds the schema, and the output is a value of the type."""
     executor, provider = ordering('{"number": 17, "city": "Bern"}')

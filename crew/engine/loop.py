@@ -27,6 +27,7 @@ async def drive(run: ActiveRun, run_id: str) -> None:
             if run_id == run.state.run_id or isinstance(error, StoreError):
                 raise
 
+            run.errors[run_id] = error
             await run.record(RunFailed(run_id=run_id, error=describe(error), error_type=type(error).__name__))
 
 
@@ -64,7 +65,8 @@ async def _call_tools(run: ActiveRun, state: RunState, now: CallTools) -> None:
 async def _run_branches(run: ActiveRun, state: RunState, now: RunBranches) -> None:
     """Drive every branch until it is finished or paused; once the group has joined or failed, stop the others."""
     if now.failure:
-        raise BranchesFailed(now.failure)
+        failed = (run.errors.get(state.children[key].run_id) for key in now.branch_keys)
+        raise BranchesFailed(now.failure) from next((error for error in failed if error is not None), None)
 
     group = run.plan.groups[now.group]
     semaphore = asyncio.Semaphore(group.max_concurrency or len(now.branch_keys))

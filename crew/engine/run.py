@@ -32,7 +32,8 @@ class Providers(Protocol):
 class ActiveRun:
     """A run under way, with everything that its steps need.
 
-    `commits_immediately` is whether the store's `commit` never suspends.
+    `commits_immediately` is whether the store's `commit` never suspends. `errors` holds the error of each child that
+    failed in this process: the state only has its text.
     """
 
     plan: Plan
@@ -47,6 +48,7 @@ class ActiveRun:
     wants_deltas: bool = False
     commits_immediately: bool = False
     scrubber: Scrubber | None = None
+    errors: dict[str, Exception] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _uncommitted: list[Event] = field(default_factory=list)
     _deferred: list[Event] = field(default_factory=list)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from crew.engine.concurrency import run_in_daemon_thread
 from crew.engine.run import ActiveRun
 from crew.errors import describe, suggest
-from crew.messages import ToolCall, ToolResult, replace_surrogates
+from crew.messages import NO_OUTPUT, ToolCall, ToolResult, replace_surrogates
 from crew.runs.events import CallHeld, ToolProgress, ToolReturned, ToolsStarted, Warned
 from crew.runs.state import CallTools, OpenCall, RunState, total_usage
 from crew.secrets.scrubbing import scrub_value
@@ -19,7 +19,6 @@ from crew.tools.schema import InvalidArguments
 from crew.tools.tool import Tool, to_text, truncate_middle
 
 BATCH_SECONDS = 60.0
-EMPTY_OUTPUT = "(no output)"
 
 Outcome = Literal["ok", "error"]
 
@@ -118,7 +117,7 @@ async def _attempt(run: ActiveRun, state: RunState, prepared: PreparedCall, seco
             with run.observers.call_context(state.run_id, prepared.call):
                 value = await _invoke(run, state, prepared)
 
-        return to_text(value) or EMPTY_OUTPUT, "ok"
+        return to_text(value) or NO_OUTPUT, "ok"
     except TimeoutError as error:
         if not deadline.expired():
             return f"{name} failed: {describe(error)}", "error"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from crew.history.tokens import estimate_message_tokens, estimate_tokens
-from crew.messages import AssistantMessage, Message, SummaryMessage, ToolMessage, UserMessage
+from crew.messages import NO_OUTPUT, AssistantMessage, Message, SummaryMessage, ToolMessage, UserMessage
 
 MAX_IDENTIFIER_TOKENS = 256
 
@@ -174,7 +174,7 @@ def has_text(message: Message) -> bool:
     """Whether a message has any text to summarize."""
     match message:
         case ToolMessage(results=results):
-            return any(result.text.strip() for result in results)
+            return any(result.text.strip() not in ("", NO_OUTPUT) for result in results)
         case AssistantMessage():
             return bool(message.text.strip() or any(call.arguments.strip("{} \n") for call in message.calls))
         case _:

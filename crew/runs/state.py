@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Discriminator, Field
 
@@ -171,12 +171,15 @@ class PendingSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """The record of a finished branch or of an agent that was called as a tool, with its transcript."""
+    """The record of a finished branch or of an agent that was called as a tool, with its transcript.
+
+    `output` is stored as text; a `RunResult` holds it as a value of the agent's output type.
+    """
 
     run_id: str
     agent: str
     outcome: Literal["completed", "limit", "failed", "cancelled"]
-    output: str
+    output: Any
     error: str
     usage: Usage
     transcript: tuple[Message, ...]

@@ -189,7 +189,8 @@ def evaluate_group(step: Step) -> None:
             joined = now.branch_keys if not unfinished else ()
         case "first_success" | Quorum():
             wanted = group.on_error.n if isinstance(group.on_error, Quorum) else 1
-            failure = f"{len(good)} of {wanted} branches succeeded" if len(good) + unfinished < wanted else ""
+            counted = f"{len(good)} of {len(now.branch_keys)} branches succeeded, at least {wanted} must"
+            failure = counted if len(good) + unfinished < wanted else ""
             joined = tuple(good[:wanted]) if len(good) >= wanted else ()
 
     if failure:

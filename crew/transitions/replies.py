@@ -17,6 +17,7 @@ from crew.runs.events import AgentStarted, FellBack, Replied, ReplyEmpty, Routed
 from crew.runs.state import AskModel, AwaitInput, RepeatReason
 from crew.transitions.before_request import accept_view, ask_model_next, give_up_on_output, view_fitter
 from crew.transitions.branches import start_branches
+from crew.transitions.sanitize_output import without_code_fence
 from crew.transitions.step import Step
 from crew.transitions.tool_calls import open_calls
 from crew.transitions.usage import learn_from_bill
@@ -114,7 +115,7 @@ def _schema_problem(agent: Agent, text: str) -> str:
     assert agent.output is not None
 
     try:
-        agent.output.model_validate_json(text)
+        agent.output.model_validate_json(without_code_fence(text))
     except ValidationError as error:
         # Without the reply itself: the model has it, and it may be private.
         found = error.errors(include_url=False, include_context=False, include_input=False)

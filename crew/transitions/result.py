@@ -12,8 +12,19 @@ from crew.interfaces import HistoryEntry
 from crew.messages import AssistantMessage, message_size
 from crew.runs.counters import RunCounters
 from crew.runs.result import Metrics, RunResult
-from crew.runs.state import Finished, RunState, StopReason, is_blocked, pending_pauses, total_counters, total_usage
+from crew.runs.state import (
+    Branch,
+    Finished,
+    RunState,
+    StopReason,
+    is_blocked,
+    pending_pauses,
+    total_counters,
+    total_usage,
+)
+from crew.transitions.branches import branch_record
 from crew.transitions.plan import Plan
+from crew.transitions.sanitize_output import without_code_fence
 
 
 def build_result(plan: Plan, state: RunState) -> RunResult:
@@ -52,7 +63,7 @@ def build_result(plan: Plan, state: RunState) -> RunResult:
             prefix_breaks=counters.prefix_breaks,
         ),
         pauses=pending_pauses(state),
-        branches=state.branches,
+        branches=tuple(_with_parsed_output(plan, record) for record in _branch_records(state)),
         trace_id=state.traceparent[3:35],  # of a W3C traceparent
         state=state,
     )
@@ -68,15 +79,31 @@ def _parsed_output(plan: Plan, state: RunState, end: Finished | None) -> Any:
     if end is None:
         return ""
 
-    agent = plan.agents.get(state.agent)
+    return end.output if end.stop_reason != "completed" else _parse(plan, state.agent, end.output)
 
-    if end.stop_reason != "completed" or agent is None or agent.output is None:
-        return end.output
+
+def _parse(plan: Plan, name: str, output: str) -> Any:
+    """The output as a value of the agent's output type, where it has one."""
+    agent = plan.agents.get(name)
+
+    if agent is None or agent.output is None:
+        return output
 
     try:
-        return agent.output.model_validate_json(end.output)
+        return agent.output.model_validate_json(without_code_fence(output))
     except ValidationError:
-        return end.output  # a route or a join ended the run: no reply had to match the schema
+        return output  # a route or a join ended the run: no reply had to match the schema
+
+
+def _branch_records(state: RunState) -> tuple[Branch, ...]:
+    """The records of all finished children; those of a group that failed, or still runs, are not archived yet."""
+    finished = (child for child in state.children.values() if isinstance(child.next, Finished))
+    return (*state.branches, *(branch_record(child) for child in finished))
+
+
+def _with_parsed_output(plan: Plan, record: Branch) -> Branch:
+    output = record.output if record.outcome != "completed" else _parse(plan, record.agent, record.output)
+    return replace(record, output=output, branches=tuple(_with_parsed_output(plan, r) for r in record.branches))
 
 
 def continue_from(state: RunState, before: RunState) -> RunState:

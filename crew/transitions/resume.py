@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from crew.errors import CrewChanged
-from crew.messages import ToolResult, replace_surrogates
+from crew.messages import NO_OUTPUT, ToolResult, replace_surrogates
 from crew.runs.events import Resumed
 from crew.runs.state import AskModel, AwaitInput, CallTools, Finished, OpenCall, RunBranches, RunState
 from crew.tools.tool import to_text, truncate_middle
@@ -114,7 +114,7 @@ def _apply_answer(step: Step, open: OpenCall, answer: object) -> None:
             text = f"Not done: a person declined this call: {replace_surrogates(str(reason))}"
             _record_answer(step, open, text, "error")
         case _, {"done": result}:
-            _record_answer(step, open, truncate_middle(to_text(result), 20_000) or "(no output)", "ok")
+            _record_answer(step, open, truncate_middle(to_text(result), 20_000) or NO_OUTPUT, "ok")
         case _:
             _record_answer(step, open, "[Skipped: it is not known whether this call took effect.]", "error")
 

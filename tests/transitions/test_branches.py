@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from crew import Agent, Crew, CrewExecutor, Parallel, Quorum, Route, RunResult, call
 from crew.errors import BranchesFailed
@@ -91,6 +92,9 @@ def test_one_branch_fails_under_each_policy(
             run_in_virtual_time(panel.run())
 
         assert caught.value.result.stop_reason == "failed"
+        outcomes = {branch.agent: branch.outcome for branch in caught.value.result.branches}
+        assert outcomes["b"] == "failed"
+        assert set(outcomes.values()) <= {"completed", "failed"}
         assert not models.requests_of("editor")
     else:
         result = run_in_virtual_time(panel.run())
@@ -174,7 +178,7 @@ def test_paused_branch_does_not_time_out(models: CheckedModels, store: CheckedSt
 def test_unreachable_quorum_fails_at_once(models: CheckedModels, store: CheckedStore) -> None:
     """The remaining branch is stopped."""
     panel = Panel(models, store, Quorum(2), {"a": "raises", "b": "raises", "c": "hangs"})
-    with pytest.raises(BranchesFailed, match="0 of 2 branches succeeded"):
+    with pytest.raises(BranchesFailed, match="0 of 3 branches succeeded, at least 2 must"):
         run_in_virtual_time(panel.run())
 
 
@@ -185,6 +189,7 @@ def test_first_success_fails_only_if_all_branches_fail(models: CheckedModels, st
         run_in_virtual_time(panel.run())
 
     assert "boom" in str(caught.value)
+    assert "boom" in str(caught.value.__cause__)
     assert "b: timed out" in str(caught.value)
     assert "cancelled the request" in str(caught.value)
 
@@ -371,3 +376,30 @@ def test_virtual_time_jumps() -> None:
         return loop.time()
 
     assert run_in_virtual_time(an_hour()) == 3600
+
+
+class Finding(BaseModel):
+    """The output type of a reviewer."""
+
+    risk: int
+
+
+async def test_failed_group_keeps_the_results_of_its_branches(models: CheckedModels, store: CheckedStore) -> None:
+    """The error has the records of the branches that finished, with outputs of the agent's output type, and the error
+    of the branch that failed as its cause."""
+
+    def fail(request: ModelRequest) -> str:
+        raise ValueError("boom")
+
+    legal = Agent("legal", model=models.scripted('{"risk": 3}'), output=Finding)
+    finance = Agent("finance", model=models.scripted(fail))
+    group = Parallel("panel", branches=[legal, finance], on_error=Quorum(2))
+    crew = Crew("c", agents=[legal, finance], groups=[group], entry="panel")
+
+    with pytest.raises(BranchesFailed, match="1 of 2 branches succeeded, at least 2 must") as caught:
+        await CrewExecutor(crew, store=store).execute("Go.")
+
+    first, second = caught.value.result.branches
+    assert (first.agent, first.outcome, first.output) == ("legal", "completed", Finding(risk=3))
+    assert (second.agent, second.outcome) == ("finance", "failed")
+    assert "boom" in str(caught.value.__cause__)

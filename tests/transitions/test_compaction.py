@@ -52,6 +52,21 @@ async def talk(
 # ------------------------------------------------------------------------------------------ checkpoint
 
 
+async def test_results_without_output_are_not_summarized() -> None:
+    """Calls without arguments whose tools return nothing have no text that a summary could keep."""
+
+    @tool(effect="read")
+    async def tick() -> str:
+        """Return nothing."""
+        return ""
+
+    model = replying(lambda r: [call("tick")] if r.turn < 60 else "done")
+    executor = CrewExecutor(Agent("a", model=model, tools=[tick]), history=Checkpoint(trigger_at=20, keep_recent=10))
+    result = await executor.execute("go")
+    assert result.metrics.messages_pruned > 40
+    assert not summaries_in(result.history)
+
+
 async def test_checkpoint_keeps_ten_recent_messages() -> None:
     """`checkpoint(trigger_at=100, keep_recent=10)`: one checkpoint at the trigger, a second after the next; the
     transcript is complete."""
