@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
+import queue
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
@@ -46,6 +48,54 @@ async def run_all(working: Iterable[Coroutine[Any, Any, None]]) -> None:
         raise first
 
 
+class DaemonThreads:
+    """Reusable daemon threads: a job takes an idle thread or starts a new one; idle threads end after a while.
+
+    Daemon threads never block the exit of the process. A job that hangs keeps its thread, and others are not affected.
+    """
+
+    def __init__(self, idle_seconds: float = 10.0) -> None:
+        self._idle_seconds = idle_seconds
+        self._lock = threading.Lock()
+        self._idle: list[queue.SimpleQueue[Callable[[], None]]] = []
+        self._process = os.getpid()
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Run a job on a thread. The job must not raise."""
+        with self._lock:
+            if self._process != os.getpid():  # threads do not survive a fork
+                self._idle, self._process = [], os.getpid()
+
+            jobs = self._idle.pop() if self._idle else None
+
+        if jobs is None:
+            threading.Thread(target=self._work, args=(job,), name="crew-idle", daemon=True).start()
+        else:
+            jobs.put(job)
+
+    def _work(self, job: Callable[[], None]) -> None:
+        jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+        while True:
+            job()
+            threading.current_thread().name = "crew-idle"
+
+            with self._lock:
+                self._idle.append(jobs)
+
+            try:
+                job = jobs.get(timeout=self._idle_seconds)
+            except queue.Empty:
+                with self._lock:
+                    if jobs in self._idle:
+                        self._idle.remove(jobs)
+                        return
+
+                job = jobs.get()  # a job was assigned at the last moment
+
+
+DAEMON_THREADS = DaemonThreads()
+
 Value = TypeVar("Value")
 
 
@@ -70,7 +120,8 @@ async def run_in_daemon_thread(work: Callable[[], Value], *, name: str) -> Value
         else:
             result.set_exception(error)
 
-    def body() -> None:
+    def job() -> None:
+        threading.current_thread().name = name
         value, error = None, None
 
         try:
@@ -83,5 +134,5 @@ async def run_in_daemon_thread(work: Callable[[], Value], *, name: str) -> Value
         except RuntimeError:
             pass  # the loop was closed in the meantime
 
-    threading.Thread(target=body, name=name, daemon=True).start()
+    DAEMON_THREADS.run(job)
     return await result
