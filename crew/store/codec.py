@@ -28,10 +28,16 @@ def encode_state(state: RunState, since: int = 0) -> bytes:
     return b'{"version":%d,"state":%s}' % (VERSION, _adapter(RunState).dump_json(_without_inherited(state, since)))
 
 
-def decode_state(data: bytes, before: Sequence[Message] = ()) -> RunState:
-    """The decoded state; `before` are the messages that are stored elsewhere."""
+def decode_state(data: bytes, before: Sequence[bytes] = ()) -> RunState:
+    """The decoded state; `before` are the encoded messages that are stored apart. Checks the version first."""
     state: RunState = _decode(RunState, "state", data)
-    return _with_inherited(state, before)
+
+    try:
+        messages = [_adapter(Message).validate_json(message) for message in before]
+    except ValidationError as error:
+        raise StoreError("", f"A stored message does not match version {VERSION}: {error}.") from error
+
+    return _with_inherited(state, messages)
 
 
 def _without_inherited(state: RunState, since: int) -> RunState:
@@ -52,11 +58,6 @@ def _with_inherited(state: RunState, before: Sequence[Message]) -> RunState:
 def encode_messages(messages: Sequence[Message]) -> list[bytes]:
     """Each message as JSON."""
     return [_adapter(Message).dump_json(message) for message in messages]
-
-
-def decode_messages(data: Sequence[bytes]) -> list[Message]:
-    """The decoded messages."""
-    return [_adapter(Message).validate_json(message) for message in data]
 
 
 def encode_events(events: Sequence[Event]) -> bytes:

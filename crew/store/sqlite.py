@@ -12,7 +12,7 @@ from crew.errors import RunConflict, RunExists, StoreError, UnknownRun
 from crew.runs.events import Event
 from crew.runs.interfaces import StoredRun
 from crew.runs.state import Finished, RunState
-from crew.store.codec import decode_messages, decode_state, encode_events, encode_messages, encode_state
+from crew.store.codec import decode_state, encode_events, encode_messages, encode_state
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -35,7 +35,7 @@ class SQLiteStore:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._path = threading.Lock(), str(path)
 
         try:
             self._file = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
@@ -102,4 +102,9 @@ class SQLiteStore:
         if row is None:
             raise UnknownRun(run_id)
 
-        return StoredRun(version=row[0], state=decode_state(row[1], decode_messages(messages)))
+        try:
+            state = decode_state(row[1], messages)
+        except StoreError as error:
+            raise StoreError(run_id, f"Run {run_id!r} in {self._path!r} can't be loaded. {error}") from error
+
+        return StoredRun(version=row[0], state=state)

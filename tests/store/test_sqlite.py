@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -121,3 +122,40 @@ async def test_closed_file_is_a_typed_error(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match="can't be opened"):
         SQLiteStore(tmp_path / "no" / "such" / "folder.db")
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("UPDATE runs SET state = replace(CAST(state AS TEXT), '\"version\":2', '\"version\":1')", "version 1"),
+        ("UPDATE runs SET state = substr(state, 1, 50)", "not valid JSON"),
+        ('UPDATE messages SET message = \'{"role": "user"}\'', "does not match version"),
+    ],
+    ids=["older version", "cut off", "wrong message"],
+)
+async def test_unreadable_run_names_file_and_run(tmp_path: Path, statement: str, problem: str) -> None:
+    """A run of an older version, or a damaged one, is a `StoreError` with the file, the run and the reason."""
+    path = tmp_path / "runs.db"
+    agent = Agent("a", model=ScriptedProvider(call("pay"), "Paid."), tools=[tool(approval=True)(pay)])
+    store = SQLiteStore(path)
+    assert (await CrewExecutor(agent, store=store).execute("Pay.", run_id="r")).stop_reason == "paused"
+    store.close()
+
+    with sqlite3.connect(path) as file:
+        # An older version also wrote messages that this one can't read: the version is checked first.
+        file.execute(statement)
+
+    file.close()
+    store = SQLiteStore(path)
+
+    with pytest.raises(StoreError, match=problem) as caught:
+        await CrewExecutor(agent, store=store).resume("r")
+
+    assert caught.value.run_id == "r"
+    assert str(path) in str(caught.value)
+    store.close()
+
+
+def pay() -> str:
+    """Pay."""
+    return "paid"
