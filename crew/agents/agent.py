@@ -66,6 +66,12 @@ class Agent:
             raise DefinitionError(f"Agent {self.name!r}", problems)
 
         tools = tuple(item if isinstance(item, Tool | AgentTool) else tool(item) for item in self.tools)
+        unbound = [item.name for item in tools if isinstance(item, Tool) and item.signature.is_unbound]
+
+        if unbound:
+            problem = f"the method {unbound[0]!r} is not bound to an object; pass it as service.{unbound[0]}, not as"
+            raise DefinitionError(f"Agent {self.name!r}", f"{problem} Service.{unbound[0]}")
+
         object.__setattr__(self, "tools", tools)
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> AgentTool:

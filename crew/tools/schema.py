@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_origin
+from types import FunctionType
+from typing import Annotated, Any, get_args, get_origin
 
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
+from pydantic.fields import FieldInfo
 
 from crew.errors import DefinitionError
 from crew.interfaces import ToolSpec
@@ -22,12 +24,18 @@ class InvalidArguments(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """The parameters of a function: those that the model fills in, and the one that receives the context."""
+    """The parameters of a function: those that the model fills in, and the one that receives the context.
+
+    `field_defaults` are parameters whose default is a pydantic `Field(...)`: the function can't use that itself.
+    `is_unbound` is whether the function is a method that still needs its object.
+    """
 
     spec: ToolSpec
     arguments_model: type[BaseModel]
     parameter_names: tuple[str, ...]
     context_parameter: str | None
+    field_defaults: frozenset[str] = frozenset()
+    is_unbound: bool = False
 
     def parse_arguments(self, arguments: str) -> dict[str, object]:
         """Keyword arguments from the model's JSON text. Raises `InvalidArguments`."""
@@ -40,7 +48,7 @@ class Signature:
         return {
             name: getattr(parsed, f"a{i}")
             for i, name in enumerate(self.parameter_names)
-            if f"a{i}" in parsed.model_fields_set
+            if f"a{i}" in parsed.model_fields_set or name in self.field_defaults
         }
 
 
@@ -56,7 +64,9 @@ def read_signature(function: Callable[..., object], name: str, description: str 
     fields: dict[str, Any] = {}
     names: list[str] = []
 
-    for parameter in parameters.values():
+    is_unbound = _is_method(function) and next(iter(parameters), "") in ("self", "cls")
+
+    for parameter in [*parameters.values()][is_unbound:]:
         if parameter.annotation is Context or get_origin(parameter.annotation) is Context:
             context = parameter.name
             continue
@@ -71,7 +81,20 @@ def read_signature(function: Callable[..., object], name: str, description: str 
         description = "\n\n".join(filter(None, (doc.short_description, doc.long_description)))
 
     spec = ToolSpec(name=name, description=description, parameters=schema)
-    return Signature(spec=spec, arguments_model=model, parameter_names=tuple(names), context_parameter=context)
+    return Signature(
+        spec=spec,
+        arguments_model=model,
+        parameter_names=tuple(names),
+        context_parameter=context,
+        field_defaults=frozenset(n for n in names if isinstance(parameters[n].default, FieldInfo)),
+        is_unbound=is_unbound,
+    )
+
+
+def _is_method(function: Callable[..., object]) -> bool:
+    """Whether a function was defined in the body of a class."""
+    owner = function.__qualname__.rpartition(".")[0] if isinstance(function, FunctionType) else ""
+    return bool(owner) and not owner.endswith("<locals>")
 
 
 def _field(parameter: inspect.Parameter, description: str | None, tool: str) -> tuple[object, object]:
@@ -81,8 +104,19 @@ def _field(parameter: inspect.Parameter, description: str | None, tool: str) -> 
         )
 
     annotation = Any if parameter.annotation is parameter.empty else parameter.annotation
-    default = ... if parameter.default is parameter.empty else parameter.default
-    return annotation, Field(default, alias=parameter.name, description=description)
+    default: Any = ... if parameter.default is parameter.empty else parameter.default
+    metadata: tuple[object, ...] = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    written = [item for item in metadata if isinstance(item, str)]
+
+    if isinstance(default, FieldInfo):
+        annotation, metadata = Annotated[annotation, default], (*metadata, default)
+        default = ... if default.is_required() else default.get_default(call_default_factory=True)
+
+    if not any(isinstance(item, FieldInfo) and item.description for item in metadata):
+        description = written[0] if written else description
+        return annotation, Field(default, alias=parameter.name, description=description)
+
+    return annotation, Field(default, alias=parameter.name)
 
 
 def _arguments_model(name: str, fields: dict[str, Any]) -> tuple[type[BaseModel], dict[str, object]]:

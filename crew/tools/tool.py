@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MethodType
 from typing import Any, Literal, overload
 
 from pydantic_core import to_json
@@ -66,6 +67,14 @@ class Tool:
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         return self.function(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Tool:
+        """The tool bound to an object, where `@tool` decorates a method: `tools=[service.lookup]`."""
+        if instance is None or not self.signature.is_unbound:
+            return self
+
+        bound = replace(self.signature, is_unbound=False)
+        return replace(self, function=MethodType(self.function, instance), signature=bound)
 
 
 @overload

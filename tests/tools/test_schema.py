@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from crew import Context, tool
+from crew import Agent, Context, CrewExecutor, ScriptedProvider, call, tool
 from crew.errors import DefinitionError
 from crew.tools import InvalidArguments, Tool
 
@@ -293,3 +293,70 @@ def test_all_problems_of_a_tool_are_reported_at_once() -> None:
         tool(name="no name", timeout=0, retries=-1, effect="x", touches="y", max_output_chars=0)(google)  # type: ignore[arg-type]
 
     assert len(caught.value.problems) == 6
+
+
+def described(
+    city: Annotated[str, Field(description="The name of a city.", min_length=2)],
+    country: Annotated[str, "An ISO code."] = "DE",
+    days: int = Field(ge=1),
+    limit: int = Field(5, ge=1, description="At most so many."),
+    unit: Annotated[str, Field(pattern="^[CF]$")] = "C",
+) -> str:
+    """Look up the weather.
+
+    Args:
+        city: Not used, because the annotation describes it.
+        unit: The unit of the temperature.
+    """
+    return f"{city} {country} {days} {limit} {unit}"
+
+
+def test_descriptions_and_bounds_of_annotations_reach_the_schema() -> None:
+    """`Field` in an annotation or as the default, and a plain text in an annotation; the docstring is the fallback."""
+    properties: Any = tool(described).spec.parameters["properties"]
+    assert properties["city"]["description"] == "The name of a city."
+    assert properties["city"]["minLength"] == 2
+    assert properties["country"]["description"] == "An ISO code."
+    assert properties["days"]["minimum"] == 1
+    assert properties["limit"] == {"type": "integer", "default": 5, "minimum": 1, "description": "At most so many."}
+    assert properties["unit"]["description"] == "The unit of the temperature."
+    assert tool(described).spec.parameters["required"] == ["city", "days"]
+
+
+def test_a_field_as_the_default_is_required_or_has_a_value() -> None:
+    """`Field(ge=1)` is required and keeps its bound; `Field(5)` passes 5 to the function, not the field."""
+    weather = tool(described)
+    arguments = weather.signature.parse_arguments('{"city": "Bonn", "days": 2}')
+    assert weather(**arguments) == "Bonn DE 2 5 C"
+
+    for wrong in ('{"city": "Bonn"}', '{"city": "Bonn", "days": 0}', '{"city": "B", "days": 1}'):
+        with pytest.raises(InvalidArguments):
+            weather.signature.parse_arguments(wrong)
+
+
+class Service:
+    """Keeps orders."""
+
+    def __init__(self, orders: dict[str, str]) -> None:
+        self.orders = orders
+
+    @tool(effect="read")
+    def lookup(self, order_id: str) -> str:
+        """Look up an order."""
+        return self.orders[order_id]
+
+
+async def test_a_decorated_method_is_a_tool_of_its_object() -> None:
+    """`self` is not in the schema; the tool of each object works on that object."""
+    first, second = Service({"17": "shipped"}), Service({"17": "lost"})
+    assert list(first.lookup.spec.parameters["properties"]) == ["order_id"]  # type: ignore[call-overload]
+    assert (first.lookup(order_id="17"), second.lookup(order_id="17")) == ("shipped", "lost")
+    provider = ScriptedProvider(call("lookup", order_id="17"), lambda r: r.messages[-1].results[0].text)
+    result = await CrewExecutor(Agent("a", model=provider, tools=[second.lookup])).execute("Where?")
+    assert result.output == "lost"
+
+
+def test_a_method_without_its_object_is_refused() -> None:
+    """The error says how to pass it."""
+    with pytest.raises(DefinitionError, match=r"service\.lookup"):
+        Agent("a", model=ScriptedProvider("x"), tools=[Service.lookup])
