@@ -18,7 +18,8 @@ Level = Literal["debug", "info", "warning", "error"]
 class BaseEvent:
     """Every event has a run (a branch is `run/branch`), the active agent, a sequence number and a time.
 
-    To add an event, add its class here and to `Event`, and its line to event_text.py: logs and terminal then show it.
+    To add an event, add its class here and to one of the unions at the end of this file, and its line of text, without
+    message content, to event_text.py: logs and terminal then show it. docs/architecture.md lists the optional places.
     """
 
     level: ClassVar[Level] = "info"

@@ -104,7 +104,7 @@ def open_calls(step: Step, reply: AssistantMessage, tokens: int) -> None:
         shown = replace(reply, calls=accepted, provider_data=_without_items_of(reply.provider_data, reply.calls, ids))
 
     step.append(reply, tokens, shown=shown)
-    handoff_call_id, results = _handoff_results(accepted, toolkit)
+    handoff_call_id, results = _choose_handoff(accepted, toolkit)
     calls = tuple(_open_call(call, results.get(call.id)) for call in accepted)
     step.next = CallTools(calls=calls, handoff_call_id=handoff_call_id, declined=declined)
     called_agents = [open for open in calls if open.call.name in toolkit.agents]
@@ -168,9 +168,9 @@ def _without_items_of(data: ProviderData | None, calls: Sequence[ToolCall], kept
     return data and replace(data, items=tuple(item for item in data.items if item.get("call_id") not in gone))
 
 
-def _handoff_results(calls: Sequence[ToolCall], toolkit: Toolkit) -> tuple[str, dict[str, ToolResult]]:
+def _choose_handoff(calls: Sequence[ToolCall], toolkit: Toolkit) -> tuple[str, dict[str, ToolResult]]:
     """The id of the call that hands the work off (the first valid one), and a result for every handoff call."""
-    accepted = ""
+    handoff_call_id = ""
     results: dict[str, ToolResult] = {}
 
     for call in calls:
@@ -179,15 +179,15 @@ def _handoff_results(calls: Sequence[ToolCall], toolkit: Toolkit) -> tuple[str, 
 
         problem = _payload_problem(toolkit.handoffs[call.name], call)
 
-        if not problem and accepted:
+        if not problem and handoff_call_id:
             problem = "Not done: a reply can hand off once, and another handoff came first."
 
         text = problem or f"Control passes to {toolkit.handoffs[call.name].target}."
         outcome: Literal["ok", "error"] = "error" if problem else "ok"
         results[call.id] = ToolResult(call_id=call.id, name=call.name, text=text, outcome=outcome)
-        accepted = accepted or ("" if problem else call.id)
+        handoff_call_id = handoff_call_id or ("" if problem else call.id)
 
-    return accepted, results
+    return handoff_call_id, results
 
 
 def _payload_problem(handoff: Handoff, call: ToolCall) -> str:
