@@ -7,11 +7,12 @@ import pytest
 
 from crew import Agent, CrewExecutor, ScriptedProvider, call, tool
 from crew.errors import ContextOverflow, DefinitionError
-from crew.history import History, group_entries
+from crew.history import Calibration, History, TokenBudget, View, group_entries, spans_to_compress
 from crew.history.eviction import enforce_bounds
 from crew.history.policies import HeadTail, Rolling, Summarize, chain
-from crew.history.summaries import attach_identifiers, find_identifiers
-from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, PolicyOptions, PruneDecision
+from crew.history.summaries import attach_identifiers, find_identifiers, has_text
+from crew.history.view_fitting import ViewFitter
+from crew.interfaces import HistoryBudget, HistoryEntry, LastNMessages, MessageGroup, PolicyOptions, PruneDecision
 from crew.messages import (
     AssistantMessage,
     Message,
@@ -203,3 +204,27 @@ async def test_raising_policy_fails_the_run() -> None:
     script: Any = ScriptedProvider(lambda request: call("look"))
     with pytest.raises(Exception, match="no idea"):
         await CrewExecutor(Agent("a", model=script, tools=[look]), history=Broken()).execute("Go.")
+
+
+def test_system_messages_do_not_count_as_last_messages() -> None:
+    """The last `n` messages stay verbatim, system messages not counted."""
+    older = [UserMessage("x", id=f"u{n}") for n in range(12)]
+    made = history(*older, UserMessage("y", id="y"), SystemMessage("rule", id="s"), UserMessage("z", id="g"))
+    groups = group_entries(made.entries, "g")
+    assert spans_to_compress(groups, LastNMessages(2)) == (tuple(message.id for message in older),)
+
+
+def test_tool_results_have_text_if_any_result_has() -> None:
+    """Only messages with text are worth a summary."""
+    empty, text = ToolResult(call_id="a", text=" "), ToolResult(call_id="b", text="Fine.")
+    assert not has_text(ToolMessage((empty,), id="t"))
+    assert has_text(ToolMessage((empty, text), id="t"))
+
+
+def test_truncation_marker_gives_way_to_mandatory_messages() -> None:
+    """The marker is removed if the mandatory messages fit only without it."""
+    made = history(UserMessage("z", id="g"))
+    fitter = ViewFitter("a", made, View(truncated_count=3), TokenBudget(), Calibration(), 0, list)
+    assert fitter.size == 2
+    assert fitter.evict_to("max_history_size", "too many", target=1, ceiling=1, by="size")
+    assert (fitter.size, fitter.view.truncated_count) == (1, 0)

@@ -201,3 +201,9 @@ def test_trailing_replies_are_removed_from_a_view() -> None:
 def test_long_broken_conversations_are_repaired(messages: list[Message], profile: Profile) -> None:
     """The same with twenty turns."""
     assert validate(repair(messages, profile).messages, profile) == []
+
+
+def test_view_of_system_messages_alone_is_unchanged() -> None:
+    """There is nothing to remove before a first user message."""
+    repaired = repair([SystemMessage("rule", id="s")], where="view")
+    assert ([message.id for message in repaired.messages], repaired.changes) == (["s"], ())
