@@ -10,7 +10,7 @@ from pydantic import Discriminator
 
 from crew.errors import DefinitionError
 from crew.messages import HasCache, Message, ProviderData, ToolCall, Usage
-from crew.settings import Accepts, NonNegativeInt, PositiveInt, Share, check_settings, setting_problems
+from crew.settings import Accepts, NonNegativeInt, PositiveInt, PositiveRatio, check_settings, setting_problems
 
 # ------------------------------------------------------------------------------------------ providers
 
@@ -34,7 +34,11 @@ class OutputSpec(HasCache):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """Sampling and tool settings of a request. None: the provider's default. A provider rejects what it lacks."""
+    """Sampling and tool settings of a request. None: the provider's default, and the service checks the range.
+
+    The profile of a provider lists the settings that it accepts (`known_settings` in message_rules/profiles.py); any
+    other one raises `DefinitionError` when the executor is created.
+    """
 
     max_output_tokens: int | None = None
     temperature: float | None = None
@@ -254,7 +258,7 @@ class PolicyOptions:
     prune_to: PositiveInt | None = None
     stage: Literal["history", "view"] = "history"
     eager: bool = False
-    threshold: Share | None = None
+    threshold: PositiveRatio | None = None
     summarizes: bool = False
     summarizer: Summarizer = None
     insert_marker: bool = False

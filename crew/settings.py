@@ -79,7 +79,7 @@ NonNegativeInt = Annotated[int, Field(ge=0), Accepts("0 or a positive integer")]
 NonNegativeNumber = Annotated[float, Field(ge=0), Accepts("0 or a positive number")]
 Seconds = Annotated[float, Field(gt=0), Accepts("a number of seconds above 0")]
 Ratio = Annotated[float, Field(ge=0, le=1), Accepts("a number from 0 to 1")]
-Share = Annotated[float, Field(gt=0, le=1), Accepts("a number above 0 and at most 1, such as 0.8")]
+PositiveRatio = Annotated[float, Field(gt=0, le=1), Accepts("a number above 0 and at most 1, such as 0.8")]
 HttpUrl = Annotated[str, AfterValidator(_http_url), Accepts("a URL such as http://127.0.0.1:4318")]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, fields
+from functools import cache, lru_cache
 from typing import Literal
 
 from crew.errors import DefinitionError, suggest
+from crew.interfaces import ModelSettings
 
 _INVALID_NAME_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 
@@ -47,6 +48,7 @@ class Profile:
         return _INVALID_NAME_CHARACTER.sub("_", name)[: self.max_tool_name_length] or "unnamed"
 
 
+# The settings that all APIs, the Chat Completions API and the Messages API accept; profiles add what differs by model.
 _SHARED = frozenset({"max_output_tokens", "tool_choice", "parallel_tool_calls"})
 _CHAT = _SHARED | {"stop", "seed"}
 _CLAUDE = _SHARED | {"stop"}
@@ -142,3 +144,35 @@ def get_profile(name: str) -> Profile:
         raise DefinitionError("Profile", f"unknown profile {name!r}. {suggest(name, PROFILES)}")
 
     return PROFILES[name]
+
+
+_SETTING_ADVICE = {
+    "temperature": "omit it; this model sets its own temperature",
+    "reasoning": "omit it, or use thinking_tokens= if the model takes a token budget",
+    "thinking_tokens": "use reasoning= with 'low', 'medium' or 'high'",
+    "seed": "omit it; this API has no seed",
+    "stop": "omit it, and state in the instructions where to stop",
+}
+
+
+@lru_cache(maxsize=1024)
+def check_model_settings(settings: ModelSettings, profile: Profile, model: str) -> None:
+    """Raise DefinitionError if the profile does not support one of the settings."""
+    given = [one.name for one in fields(settings) if getattr(settings, one.name) not in (None, ())]
+    # `reasoning="none"` is valid for a model without reasoning.
+    unknown = [
+        name
+        for name in given
+        if name not in profile.known_settings and not (name == "reasoning" and settings.reasoning == "none")
+    ]
+
+    if unknown:
+        known = ", ".join(sorted(profile.known_settings))
+        raise DefinitionError(
+            f"Settings of {model!r} (profile {profile.name!r})",
+            [
+                f"{name}={getattr(settings, name)!r} is not supported: {_SETTING_ADVICE.get(name, 'omit it')}."
+                for name in unknown
+            ]
+            + [f"Supported: {known}."],
+        )

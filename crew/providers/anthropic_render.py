@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from crew.errors import DefinitionError
 from crew.interfaces import ModelRequest, ModelSettings, OutputSpec, ToolSpec
-from crew.message_rules.profiles import Profile
+from crew.message_rules.profiles import Profile, check_model_settings
 from crew.messages import AssistantMessage, SystemMessage
 from crew.providers.anthropic_turns import CACHE_KEY, Turn, render_turns, thinking_allowed
 from crew.providers.wire import (
     ModelId,
     anthropic_schema,
     cached_bytes,
-    check_model_settings,
     json_member,
     json_members,
     to_json_bytes,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from crew.errors import MalformedReply, RequestRejected
 from crew.interfaces import Delta, FinishReason, ModelReply, ModelRequest, OnDelta, OutputSpec, ToolSpec
-from crew.message_rules.profiles import Profile
+from crew.message_rules.profiles import Profile, check_model_settings
 from crew.messages import (
     AssistantMessage,
     Image,
@@ -26,7 +26,6 @@ from crew.providers.wire import (
     ModelId,
     arguments_text,
     cached_bytes,
-    check_model_settings,
     content_filtered,
     image_url,
     json_member,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from crew.errors import ProviderError, RequestRejected
 from crew.interfaces import Delta, FinishReason, ModelReply, ModelRequest, OnDelta, OutputSpec, ToolSpec
-from crew.message_rules.profiles import Profile
+from crew.message_rules.profiles import Profile, check_model_settings
 from crew.messages import (
     AssistantMessage,
     Message,
@@ -28,7 +28,6 @@ from crew.providers.wire import (
     ModelId,
     arguments_text,
     cached_bytes,
-    check_model_settings,
     content_filtered,
     drop_stale_reasoning,
     image_url,

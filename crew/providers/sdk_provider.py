@@ -7,10 +7,10 @@ from typing import ClassVar, Protocol
 
 from crew.errors import RequestRejected
 from crew.interfaces import ModelReply, ModelRequest, ModelSettings, OnDelta
-from crew.message_rules.profiles import get_profile
+from crew.message_rules.profiles import check_model_settings, get_profile
 from crew.providers.connection import Connection
 from crew.providers.sdk_clients import SDKClient
-from crew.providers.wire import JSONObject, ModelId, check_model_settings
+from crew.providers.wire import JSONObject, ModelId
 
 
 class StreamDecoder(Protocol):

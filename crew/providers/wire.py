@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from functools import lru_cache
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from crew.errors import ContentRefused, DefinitionError
-from crew.interfaces import ModelRequest, ModelSettings
-from crew.message_rules.profiles import Profile
+from crew.errors import ContentRefused
+from crew.interfaces import ModelRequest
 from crew.messages import (
     SUMMARY_HEADING,
     AssistantMessage,
@@ -141,7 +139,7 @@ def drop_stale_reasoning(request: ModelRequest, flag: str) -> bool:
     return bool(found)
 
 
-# ----------------------------------------------------------------------------------- usage and settings
+# ----------------------------------------------------------------------------------- usage
 
 
 def priced_usage(
@@ -180,38 +178,6 @@ def content_filtered(model_id: ModelId) -> ContentRefused:
     return ContentRefused(
         f"The content filter of {provider} stopped the reply of {model!r}.", provider=provider, model=model
     )
-
-
-_SETTING_ADVICE = {
-    "temperature": "omit it; this model sets its own temperature",
-    "reasoning": "omit it, or use thinking_tokens= if the model takes a token budget",
-    "thinking_tokens": "use reasoning= with 'low', 'medium' or 'high'",
-    "seed": "omit it; this API has no seed",
-    "stop": "omit it, and state in the instructions where to stop",
-}
-
-
-@lru_cache(maxsize=1024)
-def check_model_settings(settings: ModelSettings, profile: Profile, model: str) -> None:
-    """Raise DefinitionError if the profile does not support one of the settings."""
-    given = [one.name for one in fields(settings) if getattr(settings, one.name) not in (None, ())]
-    # `reasoning="none"` is valid for a model without reasoning.
-    unknown = [
-        name
-        for name in given
-        if name not in profile.known_settings and not (name == "reasoning" and settings.reasoning == "none")
-    ]
-
-    if unknown:
-        known = ", ".join(sorted(profile.known_settings))
-        raise DefinitionError(
-            f"Settings of {model!r} (profile {profile.name!r})",
-            [
-                f"{name}={getattr(settings, name)!r} is not supported: {_SETTING_ADVICE.get(name, 'omit it')}."
-                for name in unknown
-            ]
-            + [f"Supported: {known}."],
-        )
 
 
 # --------------------------------------------------------------------------------------------- schemas

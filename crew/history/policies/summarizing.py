@@ -11,7 +11,7 @@ from crew.errors import DefinitionError
 from crew.history.eviction import evict, groups_size, is_summary, protect, prune_decision
 from crew.interfaces import DEFAULT_LIMIT, HistoryBudget, MessageGroup, PolicyOptions, PruneDecision, Summarizer
 from crew.messages import AssistantMessage, UserMessage
-from crew.settings import NonNegativeInt, PositiveInt, Share, check_settings
+from crew.settings import NonNegativeInt, PositiveInt, PositiveRatio, check_settings
 
 MIN_BLOCK = 10
 """The fewest messages that a further checkpoint covers."""
@@ -81,8 +81,8 @@ class Summarize:
     that tools accessed (`@tool(touches=…)`). A new summary covers the previous one. `limit=None`: no limit on messages.
     """
 
-    threshold: Share = 0.8
-    target: Share = 0.5
+    threshold: PositiveRatio = 0.8
+    target: PositiveRatio = 0.5
     keep_files: NonNegativeInt = 10
     limit: PositiveInt | None = DEFAULT_LIMIT
     prune_to: PositiveInt | None = None

@@ -11,7 +11,7 @@ from crew.history.token_budget import DEFAULT_WINDOW
 from crew.history.view import MARKER_TOKENS
 from crew.interfaces import HistoryBudget, MessageGroup, PolicyOptions, PruneDecision
 from crew.messages import OMITTED, ToolMessage, message_size
-from crew.settings import NonNegativeInt, Share, check_settings
+from crew.settings import NonNegativeInt, PositiveRatio, check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,8 @@ class Truncate:
     The first user message stays while it fits. A marker after it states how many messages are hidden.
     """
 
-    threshold: Share = 0.8
-    target: Share = 0.5
+    threshold: PositiveRatio = 0.8
+    target: PositiveRatio = 0.5
     name: str = "truncate"
 
     def __post_init__(self) -> None:
