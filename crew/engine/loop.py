@@ -99,5 +99,6 @@ async def _run_branches(run: ActiveRun, state: RunState, now: RunBranches) -> No
 
 
 def _group_is_running(run: ActiveRun, state: RunState, now: RunBranches) -> bool:
+    """Whether the group has neither joined nor failed: `RunBranches` does not change while its branches run."""
     current = find_run(run.state, state.run_id)
     return current is not None and current.next == now

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from crew.engine.requests import build_request, build_request_manifest
 from crew.engine.run import ActiveRun
 from crew.errors import ContextTooLong, CrewError, MalformedReply, ProviderError, QuotaExceeded, Unavailable, describe
+from crew.fast_replace import fast_replace
 from crew.history.token_budget import Calibration
 from crew.history.tokens import count_message_tokens
 from crew.history.view import View
@@ -76,7 +76,7 @@ async def _fall_back(run: ActiveRun, state: RunState, provider: Provider, error:
 def _replied_event(
     run: ActiveRun, state: RunState, provider: Provider, reply: ModelReply, manifest: Manifest, saved: float | None
 ) -> Replied:
-    billed = replace(manifest, tokens_billed=reply.usage.input_tokens, cached_billed=reply.usage.cache_read_tokens)
+    billed = fast_replace(manifest, tokens_billed=reply.usage.input_tokens, cached_billed=reply.usage.cache_read_tokens)
     message = AssistantMessage(
         replace_surrogates(reply.text),
         calls=tuple(map(replace_surrogates_in_call, reply.calls)),
@@ -147,7 +147,7 @@ def _cost_saved_by_pruning(
     fresh = min(unpruned_tokens, round((state.counters.tokens_appended - view.last_tokens_appended) * ratio))
     so_far = state.counters.usage + usage
     caches = bool(view.last_request and (so_far.cache_read_tokens or so_far.cache_write_tokens))
-    unpruned = replace(
+    unpruned = fast_replace(
         usage,
         input_tokens=unpruned_tokens,
         cache_read_tokens=unpruned_tokens - fresh if caches else 0,

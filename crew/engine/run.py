@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from crew.engine.concurrency import wait_until_done
 from crew.engine.observers import Observers
 from crew.engine.token_meter import TokenMeter
 from crew.errors import CrewError, StoreError, describe
+from crew.fast_replace import fast_replace
 from crew.interfaces import Delta, OnDelta, Provider, TokenCounter
 from crew.runs.events import BaseEvent, Event, Replied, RunStarted, TextDelta, ToolProgress
 from crew.runs.interfaces import RunStore
@@ -164,14 +165,14 @@ class ActiveRun:
         agent = event.agent or run.agent
 
         if isinstance(event, Replied):
-            message = replace(event.message, id=f"{event.run_id}:{position}", time=now)
-            return replace(event, sequence=self._sequence, at=now, agent=agent, message=message)
+            message = fast_replace(event.message, id=f"{event.run_id}:{position}", time=now)
+            return fast_replace(event, sequence=self._sequence, at=now, agent=agent, message=message)
 
         if isinstance(event, RunStarted):
             messages = tuple(
-                m if m.id else replace(m, id=f"{event.run_id}:{position + i}", time=m.time or now)
+                m if m.id else fast_replace(m, id=f"{event.run_id}:{position + i}", time=m.time or now)
                 for i, m in enumerate(event.messages)
             )
-            return replace(event, sequence=self._sequence, at=now, agent=agent, messages=messages)
+            return fast_replace(event, sequence=self._sequence, at=now, agent=agent, messages=messages)
 
-        return replace(event, sequence=self._sequence, at=now, agent=agent)
+        return fast_replace(event, sequence=self._sequence, at=now, agent=agent)

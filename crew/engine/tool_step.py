@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from crew.engine.concurrency import run_in_daemon_thread
 from crew.engine.run import ActiveRun
 from crew.errors import describe, suggest
+from crew.fast_replace import fast_replace
 from crew.messages import NO_OUTPUT, ToolCall, ToolResult, replace_surrogates
 from crew.runs.events import CallHeld, ToolProgress, ToolReturned, ToolsStarted, Warned
 from crew.runs.state import CallTools, OpenCall, RunState, total_usage
@@ -42,7 +43,7 @@ async def start_calls(run: ActiveRun, state: RunState, now: CallTools) -> list[P
 
     seconds = max([BATCH_SECONDS, *(prepared.tool.timeout for prepared in ready)])
     deadline = asyncio.get_running_loop().time() + seconds
-    return [replace(prepared, deadline=deadline) for prepared in ready]
+    return [fast_replace(prepared, deadline=deadline) for prepared in ready]
 
 
 async def _prepare(run: ActiveRun, state: RunState, open: OpenCall) -> PreparedCall | None:

@@ -115,7 +115,7 @@ PROFILES = {
             system_role="nowhere",
             thinking="budget",
         ),
-        # Servers with a Chat Completions API for any model: they accept all settings, under the older names.
+        # Servers with a Chat Completions API for any model: all settings but `thinking_tokens`, under the older names.
         Profile(
             name="compatible",
             max_call_id_length=40,

@@ -1,4 +1,4 @@
-"""JSON encoding, setting checks and schema rules that the SDK providers share."""
+"""JSON encoding, usage and schema rules that the SDK providers share."""
 
 from __future__ import annotations
 

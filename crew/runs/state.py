@@ -188,7 +188,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """The complete state of a run. docs/state.md describes every field.
+    """The complete state of a run. docs/state.md describes every field; `transitions.step.Step` has the same fields.
 
     inherited_messages   how many messages of the transcript belong to the parent or to earlier runs.
     views                each agent's view of the history.

@@ -16,6 +16,7 @@ from crew.runs.events import Event
 from crew.runs.state import RunState
 
 VERSION = 2
+"""Raised when stored states of the version before can't be decoded; a new field with a default needs no new version."""
 
 
 @cache

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
 
+from crew.fast_replace import fast_replace
 from crew.history.token_budget import carry_over_budgets
 from crew.messages import ToolMessage, ToolResult
 from crew.runs.events import (
@@ -138,8 +138,7 @@ def _apply(step: Step, event: InputEvent) -> None:
         case LimitReached() | Cancelled():
             _on_stopped(step, event)
         case RunFailed():
-            step.next_before_failure = step.next
-            step.next = Finished(stop_reason="failed", error=event.error, output=step.last_reply_text())
+            _on_run_failed(step, event)
         case _:
             assert_never(event)
 
@@ -160,10 +159,16 @@ def _on_run_started(step: Step, event: RunStarted) -> None:
     ask_model_next(step)
 
 
+def _on_run_failed(step: Step, event: RunFailed) -> None:
+    """Finish a branch as failed; `next_before_failure` lets a resume repeat it."""
+    step.next_before_failure = step.next
+    step.next = Finished(stop_reason="failed", error=event.error, output=step.last_reply_text())
+
+
 def _set_call_status(step: Step, ids: set[str], status: CallStatus) -> None:
     for open in step.open_calls.calls:
         if open.call.id in ids:
-            step.set_call(replace(open, status=status))
+            step.set_call(fast_replace(open, status=status))
 
 
 def _on_stopped(step: Step, event: Cancelled | LimitReached) -> None:

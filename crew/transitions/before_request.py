@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from crew.fast_replace import fast_replace
 from crew.history.compression import spans_to_compress
 from crew.history.eviction import group_entries
 from crew.history.token_budget import Calibration
@@ -39,7 +38,7 @@ def start_compaction_if_due(step: Step, repeat_reason: RepeatReason = "") -> boo
         return True
 
     if step.plan.options.summarizes or pending.message_ids or pending.evicted_since_request:
-        step.pending_summary = replace(
+        step.pending_summary = fast_replace(
             pending,
             evicted_since_request=(),
             last_request_agent=step.agent,

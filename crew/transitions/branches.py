@@ -200,7 +200,7 @@ def evaluate_group(step: Step) -> None:
 
 
 def _fail_group(step: Step, group: Parallel, ended: dict[str, Finished], why: str) -> None:
-    """Fail the group. Its branches keep their results; a resume runs those that failed once more."""
+    """Fail the group. Its branches keep their results; `executor.resume` repeats those that failed."""
     now = step.next
     assert isinstance(now, RunBranches)
     reasons = "; ".join(

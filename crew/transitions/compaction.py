@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from crew.fast_replace import fast_replace
 from crew.history.summaries import complete_summary
 from crew.history.tokens import estimate_message_tokens
 from crew.messages import Message, SummaryMessage, Transcript, add_costs
@@ -33,12 +33,14 @@ def on_summarised(step: Step, event: Summarised) -> None:
     pending = step.pending_summary
 
     if problem:
-        step.pending_summary = replace(pending, evicted_since_attempt=0)
+        step.pending_summary = fast_replace(pending, evicted_since_attempt=0)
         _emit_failure(step, step.plan.policy.name, problem)
     else:
         covered = set(event.covers)
         waiting = tuple(id for id in pending.message_ids if id not in covered)
-        step.pending_summary = replace(pending, message_ids=waiting, evicted_since_attempt=0, has_text=bool(waiting))
+        step.pending_summary = fast_replace(
+            pending, message_ids=waiting, evicted_since_attempt=0, has_text=bool(waiting)
+        )
 
     ask_model_next(step, now.repeat_reason)
 
@@ -49,7 +51,7 @@ def _count_summary(step: Step, event: Summarised) -> None:
 
     step.count_usage(event.usage)
     cost = event.usage.cost
-    step.counters = replace(
+    step.counters = fast_replace(
         step.counters, cost_saved=add_costs(step.counters.cost_saved, None if cost is None else -cost)
     )
     step.emit(UsageChanged, usage=step.counters.usage)
@@ -61,12 +63,12 @@ def _collect_compression(step: Step, now: Compact, event: Summarised, text: str 
     problem = event.error or ("" if text or stays else "the summary is not smaller than what it replaces")
 
     if problem:
-        step.next = replace(now, failure=problem)
+        step.next = fast_replace(now, failure=problem)
         _emit_failure(step, now.strategy, problem)
         return
 
     texts = (*now.summaries, text or "")
-    step.next = replace(now, summaries=texts, failure="")
+    step.next = fast_replace(now, summaries=texts, failure="")
 
     if len(texts) < len(now.spans):
         stop_if_limit_reached(step)
@@ -80,7 +82,7 @@ def _collect_compression(step: Step, now: Compact, event: Summarised, text: str 
 
     shown = {entry.message.id for entry in step.history.entries}
     kept = tuple(id for id in verbatim if id in shown)
-    step.pending_summary = replace(step.pending_summary, incompressible_ids=kept)
+    step.pending_summary = fast_replace(step.pending_summary, incompressible_ids=kept)
     ask_model_next(step, now.repeat_reason)
 
 
@@ -99,7 +101,7 @@ def _insert_summary(step: Step, covers: Sequence[str], text: str, cause: str = "
 
     # A view that hides this position shows the summary nevertheless: it covers more than the view hides.
     step.views = {
-        agent: replace(view, still_visible=tuple(sorted({*view.still_visible, position})))
+        agent: fast_replace(view, still_visible=tuple(sorted({*view.still_visible, position})))
         if view.hidden_before > position
         else view
         for agent, view in step.views.items()

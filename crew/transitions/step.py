@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Literal, ParamSpec, TypeVar, cast
 
+from crew.fast_replace import fast_replace
 from crew.history.history import History
 from crew.history.summaries import has_text
 from crew.history.token_budget import Calibration, TokenBudget
@@ -104,7 +104,7 @@ class Step:
         """Add one model call to the counters of the run and of its current agent."""
         counters = self.counters
         known = counters.by_agent.get(self.agent)
-        self.counters = replace(
+        self.counters = fast_replace(
             counters,
             usage=counters.usage + usage,
             rounds=counters.rounds + 1,
@@ -116,7 +116,7 @@ class Step:
         by_tool = self.counters.by_tool
         known = by_tool.get(name, ToolCounters())
         changed = ToolCounters(calls=known.calls + 1, errors=known.errors + is_error)
-        self.counters = replace(self.counters, by_tool={**by_tool, name: changed})
+        self.counters = fast_replace(self.counters, by_tool={**by_tool, name: changed})
 
     def warn_once(self, name: str) -> bool:
         """Whether this warning was not sent before in this run; from now on it was."""
@@ -140,7 +140,7 @@ class Step:
             return self.plan.budget
 
         tokens = self.token_budget
-        return replace(self.plan.budget, window=tokens.window, overhead_tokens=tokens.overhead_tokens)
+        return fast_replace(self.plan.budget, window=tokens.window, overhead_tokens=tokens.overhead_tokens)
 
     def append(self, message: Message, tokens: int | None = None, *, shown: Message | None = None) -> None:
         """Append a message to transcript and history; `shown` is the part of it that the history holds, if not all."""
@@ -155,7 +155,7 @@ class Step:
     def append_input(self, messages: tuple[Message, ...], tokens: tuple[int, ...]) -> None:
         """Append the input of a run, its goal last, and prune once."""
         entries = [self._record(m, n, None) for m, n in zip(messages, tokens, strict=True)]
-        history = replace(self.history, goal=messages[-1].id)
+        history = fast_replace(self.history, goal=messages[-1].id)
         self._accept_pruning(*history.append(*entries, policy=self.plan.policy, budget=self.history_budget))
 
     def append_framework_message(self, text: str, origin: Origin) -> None:
@@ -180,11 +180,11 @@ class Step:
         position = len(self.transcript)
         self.transcript = self.transcript.append(message)
         counted = estimate_message_tokens(message) if tokens is None else tokens
-        self.counters = replace(self.counters, tokens_appended=self.counters.tokens_appended + counted)
-        part = message if shown is None else replace(shown, id=message.id, time=message.time)
+        self.counters = fast_replace(self.counters, tokens_appended=self.counters.tokens_appended + counted)
+        part = message if shown is None else fast_replace(shown, id=message.id, time=message.time)
 
         if isinstance(part, AssistantMessage) and part.manifest is not None:
-            part = replace(part, manifest=None)  # the transcript keeps it; the history stays small
+            part = fast_replace(part, manifest=None)  # the transcript keeps it; the history stays small
 
         return HistoryEntry(message=part, position=position, tokens=counted)
 
@@ -193,7 +193,7 @@ class Step:
             return message
 
         # Derived from the position in the transcript: a run that is streamed, resumed or retried gets the same ids.
-        return replace(message, id=f"{self.run_id}:{len(self.transcript)}", time=self.event.at)
+        return fast_replace(message, id=f"{self.run_id}:{len(self.transcript)}", time=self.event.at)
 
     def _accept_pruning(self, history: History, decision: PruneDecision | None) -> None:
         self.history = history
@@ -204,7 +204,7 @@ class Step:
         groups = (*decision.kept, *decision.evicted)
         before = sum(g.size for g in groups)
         self._note_for_summary(decision)
-        self.counters = replace(
+        self.counters = fast_replace(
             self.counters,
             messages_pruned=self.counters.messages_pruned + before - history.size,
             prunings=(*self.counters.prunings, (before, history.size)),
@@ -225,7 +225,7 @@ class Step:
     def emit_pruned(self, pruning: Pruning, *, where: Literal["history", "view"]) -> None:
         """Report and count what left the history or a view."""
         by_policy = self.counters.by_policy
-        self.counters = replace(
+        self.counters = fast_replace(
             self.counters, by_policy={**by_policy, pruning.policy: by_policy.get(pruning.policy, 0) + 1}
         )
         self.emit(
@@ -258,7 +258,7 @@ class Step:
             return
 
         wanted = set(to_cover)
-        self.pending_summary = replace(
+        self.pending_summary = fast_replace(
             pending,
             message_ids=tuple(dict.fromkeys((*pending.message_ids, *to_cover))),
             evicted_since_attempt=pending.evicted_since_attempt + sum(g.size for g in decision.evicted),
@@ -277,7 +277,7 @@ class Step:
     def set_call(self, changed: OpenCall) -> None:
         """Replace the open call that has the same id."""
         calls = self.open_calls.calls
-        self.next = replace(
+        self.next = fast_replace(
             self.open_calls, calls=tuple(changed if open.call.id == changed.call.id else open for open in calls)
         )
 

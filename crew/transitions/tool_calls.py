@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 from pydantic import ValidationError
 
 from crew.agents.agent import AgentTool, Handoff
+from crew.fast_replace import fast_replace
 from crew.history.history import History
 from crew.history.tokens import TOKENS_PER_MESSAGE, estimate_tokens
 from crew.history.view import View, apply_handoff
@@ -49,18 +49,18 @@ def _start_called_agent(step: Step, open: OpenCall, agent_tool: AgentTool, sibli
     if request is None:
         text = 'The arguments are not valid: expected {"request": "…"} with a text that is not blank.'
         result = ToolResult(call_id=call.id, name=call.name, text=text, outcome="error")
-        step.set_call(replace(open, status="done", result=result))
+        step.set_call(fast_replace(open, status="done", result=result))
         return
 
     child = new_child(step, call.id, agent_tool.agent.name, share_limits(step, siblings))
-    child = replace(child, history=History(goal=f"{child.run_id}:0"), transcript=Transcript(), billed_until=0)
+    child = fast_replace(child, history=History(goal=f"{child.run_id}:0"), transcript=Transcript(), billed_until=0)
     step.emit(BranchStarted, branch=child.run_id, tool=call.name)
     started = step.child_step(child)
     started.emit(AgentStarted)
     started.append(UserMessage(request, id=started.history.goal, time=step.event.at))
     ask_model_next(started)
     step.set_child(call.id, started.freeze())
-    step.set_call(replace(open, status="child"))
+    step.set_call(fast_replace(open, status="child"))
 
     if isinstance(started.next, Finished):
         _finish_called_agent(step, call.id)
@@ -87,7 +87,7 @@ def _finish_called_agent(step: Step, key: str) -> None:
     )
     archive_children(step, [key])
     step.count_tool(open.call.name, is_error=not is_complete)
-    step.set_call(replace(open, status="done", result=result))
+    step.set_call(fast_replace(open, status="done", result=result))
 
 
 def open_calls(step: Step, reply: AssistantMessage, tokens: int) -> None:
@@ -101,7 +101,9 @@ def open_calls(step: Step, reply: AssistantMessage, tokens: int) -> None:
     if declined:
         step.emit(CallsDeclined, calls=declined, accepted=len(accepted))
         ids = {call.id for call in accepted}
-        shown = replace(reply, calls=accepted, provider_data=_without_items_of(reply.provider_data, reply.calls, ids))
+        shown = fast_replace(
+            reply, calls=accepted, provider_data=_without_items_of(reply.provider_data, reply.calls, ids)
+        )
 
     step.append(reply, tokens, shown=shown)
     handoff_call_id, results = _choose_handoff(accepted, toolkit)
@@ -135,11 +137,11 @@ def _with_valid_ids(step: Step, reply: AssistantMessage) -> AssistantMessage:
             while id in used:
                 id += "x"
 
-        calls.append(call if (id, name) == (call.id, call.name) else replace(call, id=id, name=name))
+        calls.append(call if (id, name) == (call.id, call.name) else fast_replace(call, id=id, name=name))
         used.add(id)
 
     same = tuple(calls) == reply.calls
-    return reply if same else replace(reply, calls=tuple(calls), provider_data=None)
+    return reply if same else fast_replace(reply, calls=tuple(calls), provider_data=None)
 
 
 def _valid_tool_name(name: str) -> str:
@@ -165,7 +167,7 @@ def _accepted_calls(step: Step, calls: tuple[ToolCall, ...], toolkit: Toolkit) -
 
 def _without_items_of(data: ProviderData | None, calls: Sequence[ToolCall], kept: set[str]) -> ProviderData | None:
     gone = {call.id for call in calls} - kept
-    return data and replace(data, items=tuple(item for item in data.items if item.get("call_id") not in gone))
+    return data and fast_replace(data, items=tuple(item for item in data.items if item.get("call_id") not in gone))
 
 
 def _choose_handoff(calls: Sequence[ToolCall], toolkit: Toolkit) -> tuple[str, dict[str, ToolResult]]:
@@ -212,7 +214,7 @@ def record_result(step: Step, result: ToolResult, tokens: int = 0) -> None:
     """Store the result of a call, with its token count."""
     open = next(open for open in step.open_calls.calls if open.call.id == result.call_id)
     step.count_tool(result.name, is_error=result.outcome == "error")
-    step.set_call(replace(open, status="done", result=result, tokens=tokens))
+    step.set_call(fast_replace(open, status="done", result=result, tokens=tokens))
 
 
 def finish_if_all_returned(step: Step) -> None:
@@ -239,7 +241,7 @@ def collect_results(now: CallTools) -> tuple[ToolMessage, int]:
         names = ", ".join(now.declined)
         note = f"\n[{len(now.declined)} more calls were not run, at most {len(results)} fit in one turn: {names}.]"
         text = results[-1].text.removesuffix(note)  # a recorded result may end with it
-        results[-1] = replace(results[-1], text=text + note)
+        results[-1] = fast_replace(results[-1], text=text + note)
 
     tokens = sum(
         TOKENS_PER_MESSAGE + (open.tokens or estimate_tokens(open.result.text)) for open in now.calls if open.result
@@ -255,7 +257,7 @@ def _hand_off(step: Step, call: ToolCall) -> None:
         step.stop_at_limit("handoffs", limit)
         return
 
-    step.counters = replace(step.counters, handoffs=step.counters.handoffs + 1)
+    step.counters = fast_replace(step.counters, handoffs=step.counters.handoffs + 1)
     step.emit(HandedOff, target=handoff.target, call_id=call.id)
     start = step.history.entries[-2].position
     group = step.plan.groups.get(handoff.target)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
+from crew.fast_replace import fast_replace
 from crew.history.history import History
 from crew.history.token_budget import BilledTokens, Calibration, calibrate
 from crew.history.view import View
@@ -35,7 +35,7 @@ def learn_from_bill(step: Step, event: Replied) -> int:
     _count_request(step, event, tokens_left_out)
     step.views = {
         **step.views,
-        name: replace(
+        name: fast_replace(
             view,
             turn=view.turn + 1,
             last_request=content.codes,
@@ -59,7 +59,9 @@ def learn_from_bill(step: Step, event: Replied) -> int:
         )
         calibration = found.calibration
         step.history = _recount_history(step.history, content.entries, found, step.billed_until)
-        step.token_budgets = with_token_budget(step, name, replace(token_budget, overhead_tokens=found.overhead_tokens))
+        step.token_budgets = with_token_budget(
+            step, name, fast_replace(token_budget, overhead_tokens=found.overhead_tokens)
+        )
         step.calibrations = {**step.calibrations, token_budget.model: calibration}
         step.billed_until = len(step.transcript)
 
@@ -88,7 +90,7 @@ def _recount_history(
 
     newest = _entries_since(first, history.entries)
     front = history.entries[: len(history.entries) - len(newest)]
-    return replace(history, entries=front + tuple(map(correct, newest)))
+    return fast_replace(history, entries=front + tuple(map(correct, newest)))
 
 
 def _entries_since(position: int, entries: tuple[HistoryEntry, ...]) -> tuple[HistoryEntry, ...]:
@@ -113,7 +115,7 @@ def _reply_tokens(event: Replied, calibration: Calibration) -> int:
 
 def _count_request(step: Step, event: Replied, tokens_left_out: int) -> None:
     counters, manifest = step.counters, event.message.manifest
-    step.counters = replace(
+    step.counters = fast_replace(
         counters,
         tokens_saved=counters.tokens_saved + max(0, tokens_left_out),
         cost_saved=add_costs(counters.cost_saved, event.cost_saved),
