@@ -20,6 +20,7 @@ CrewError
 │   ├── MalformedReply       the reply can't be parsed
 │   ├── ScriptExhausted      a scripted provider has no reply left
 │   └── Unavailable          temporary, can be retried: network error, timeout, 5xx
+│       ├── Unreachable      nothing listens at the address, or its host is unknown
 │       ├── RateLimited      429
 │       └── Overloaded       529
 └── RunError                 a run failed; `.result` holds its history, transcript and usage so far
@@ -237,6 +238,10 @@ class ScriptExhausted(ProviderError):
 
 class Unavailable(ProviderError):
     """A temporary failure that can be retried: network error, timeout, 5xx."""
+
+
+class Unreachable(Unavailable):
+    """No connection could be made: nothing listens at the address, or its host is unknown."""
 
 
 class RateLimited(Unavailable):

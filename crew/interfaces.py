@@ -37,7 +37,8 @@ class ModelSettings:
     """Sampling and tool settings of a request. None: the provider's default, and the service checks the range.
 
     The profile of a provider lists the settings that it accepts (`known_settings` in message_rules/profiles.py); any
-    other one raises `DefinitionError` when the executor is created.
+    other one raises `DefinitionError` when the executor is created. `_settings` in providers/openai_chat.py,
+    openai_responses.py and anthropic_render.py sends them. YAML needs no change, and telemetry does not record them.
     """
 
     max_output_tokens: int | None = None

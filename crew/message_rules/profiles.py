@@ -48,10 +48,11 @@ class Profile:
         return _INVALID_NAME_CHARACTER.sub("_", name)[: self.max_tool_name_length] or "unnamed"
 
 
-# The settings that all APIs, the Chat Completions API and the Messages API accept; profiles add what differs by model.
+# Settings that every model of an API accepts; a profile adds those that depend on the model. `_SETTING_ADVICE` at the
+# end of this file has an alternative for users of the others.
 _SHARED = frozenset({"max_output_tokens", "tool_choice", "parallel_tool_calls"})
 _CHAT = _SHARED | {"stop", "seed"}
-_CLAUDE = _SHARED | {"stop"}
+_MESSAGES = _SHARED | {"stop"}
 
 PROFILES = {
     profile.name: profile
@@ -92,7 +93,7 @@ PROFILES = {
         Profile(
             name="anthropic",
             max_tool_name_length=128,
-            known_settings=_CLAUDE | {"reasoning"},
+            known_settings=_MESSAGES | {"reasoning"},
             output_limit_field="max_tokens",
             system_role="after_user",
             thinking="adaptive",
@@ -101,7 +102,7 @@ PROFILES = {
         Profile(
             name="anthropic-4.7",
             max_tool_name_length=128,
-            known_settings=_CLAUDE | {"reasoning"},
+            known_settings=_MESSAGES | {"reasoning"},
             output_limit_field="max_tokens",
             system_role="nowhere",
             thinking="adaptive",
@@ -110,7 +111,7 @@ PROFILES = {
             name="anthropic-classic",
             must_end_with_user=False,
             max_tool_name_length=128,
-            known_settings=_CLAUDE | {"temperature", "thinking_tokens"},
+            known_settings=_MESSAGES | {"temperature", "thinking_tokens"},
             output_limit_field="max_tokens",
             system_role="nowhere",
             thinking="budget",

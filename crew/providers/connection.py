@@ -12,7 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from crew.errors import AuthenticationFailed, CrewError, MalformedReply, ProviderError, Unavailable, describe
+from crew.errors import (
+    AuthenticationFailed,
+    CrewError,
+    MalformedReply,
+    ProviderError,
+    Unavailable,
+    Unreachable,
+    describe,
+)
 from crew.providers.error_mapping import ServiceError, provider_error, retry_after
 from crew.providers.sdk_clients import SDKClient
 from crew.providers.wire import JSONObject, ModelId, parse_json
@@ -122,7 +130,7 @@ class Connection:
             return self._status_error(sdk, error)
 
         if isinstance(error, (sdk.module.APIConnectionError, *sdk.connection_errors)):
-            return Unavailable(_connection_problem(sdk, error), provider=self._provider, model=self._model)
+            return _connection_error(sdk, error, self._provider, self._model)
 
         text = sdk.hide_key(str(error))
 
@@ -162,7 +170,7 @@ class Connection:
         return MalformedReply(text, provider=self._provider, model=self._model)
 
 
-def _connection_problem(sdk: SDKClient, error: Exception) -> str:
+def _connection_error(sdk: SDKClient, error: Exception, provider: str, model: str) -> Unavailable:
     """Describe a failed connection by the operating system's error, which the SDK's message leaves out."""
     causes = list(_causes(error))
     failure = next((cause for cause in causes if isinstance(cause, OSError) and cause.errno), None)
@@ -170,13 +178,16 @@ def _connection_problem(sdk: SDKClient, error: Exception) -> str:
     if failure is not None and any(isinstance(cause, sdk.connector_error) for cause in causes):
         is_unknown_host = any(isinstance(cause, socket.gaierror) for cause in causes)
         advice = "Check the host name." if is_unknown_host else "Is the server running?"
-        return f"Can't connect to {sdk.server}: {_os_error_text(failure)}. {advice}"
+        text = f"Can't connect to {sdk.server}: {_os_error_text(failure)}. {advice}"
+        return Unreachable(text, provider=provider, model=model)
 
     if isinstance(error, sdk.module.APITimeoutError):
-        return f"No response from {sdk.server}: timed out, or the connection was lost."
+        text = f"No response from {sdk.server}: timed out, or the connection was lost."
+    else:
+        reason = _os_error_text(failure) if failure is not None else describe(causes[-1])
+        text = f"The request to {sdk.server} failed: {sdk.hide_key(reason).rstrip('.')}."
 
-    reason = _os_error_text(failure) if failure is not None else describe(causes[-1])
-    return f"The request to {sdk.server} failed: {sdk.hide_key(reason).rstrip('.')}."
+    return Unavailable(text, provider=provider, model=model)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

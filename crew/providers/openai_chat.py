@@ -117,6 +117,7 @@ def _settings(request: ModelRequest, profile: Profile) -> list[bytes]:
     members: dict[str, object] = {
         profile.output_limit_field: settings.max_output_tokens,
         "temperature": settings.temperature,
+        # `reasoning="none"` is accepted for every model, and not sent to those without reasoning.
         "reasoning_effort": settings.reasoning if "reasoning" in profile.known_settings else None,
         "stop": list(settings.stop) or None,
         "seed": settings.seed,

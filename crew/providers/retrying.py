@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from crew.errors import MalformedReply, ProviderError, Unavailable, describe
+from crew.errors import MalformedReply, ProviderError, Unavailable, Unreachable, describe
 from crew.interfaces import (
     AsyncClosable,
     ChecksSettings,
@@ -23,6 +23,9 @@ from crew.interfaces import (
     RetryAttempt,
 )
 from crew.settings import NonNegativeNumber, PositiveInt, Seconds, check_settings
+
+UNREACHABLE_ATTEMPTS = 4
+"""The attempts to reach a server that never answered: some 4 seconds with the default waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +47,11 @@ class RetryPolicy:
         check_settings(self)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Retrying:
     """A `RemoteProvider` that wraps any provider and repeats requests that fail with Unavailable or MalformedReply.
 
+    A server that never answered and can't be reached is given up after a few attempts: its address may be wrong.
     `random`, `sleep` and `clock` are replaceable for tests.
     """
 
@@ -56,6 +60,7 @@ class Retrying:
     random: Callable[[], float] = random.random
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     clock: Callable[[], float] = time.monotonic
+    _answered: bool = field(default=False, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -92,8 +97,13 @@ class Retrying:
             deltas = _DeltaTracker(on_delta) if on_delta is not None else None
 
             try:
-                return await self._attempt(request, deltas, end)
+                reply = await self._attempt(request, deltas, end)
+                self._answered = True
+                return reply
             except (Unavailable, MalformedReply) as error:
+                if not isinstance(error, Unreachable):
+                    self._answered = True
+
                 wait = self._wait(error, attempt, end)
 
                 if request.on_retry is not None:
@@ -128,7 +138,9 @@ class Retrying:
         elapsed = now - (end - policy.deadline)
         history = f"{attempt} attempt{'' if attempt == 1 else 's'} in {elapsed:.0f} s"
 
-        if attempt >= policy.attempts:
+        never_reached = isinstance(error, Unreachable) and not self._answered
+
+        if attempt >= (min(UNREACHABLE_ATTEMPTS, policy.attempts) if never_reached else policy.attempts):
             raise _with_reason(error, history)
 
         asked = error.retry_after

@@ -59,7 +59,12 @@ def _on_text(step: Step, agent: Agent, message: AssistantMessage, tokens: int, r
 
     if route is not None:
         step.emit(Routed, signal=route.signal, target=route.target)
-        _continue_with(step, message, tokens, route.target, "route")
+
+        if route.target is None:
+            step.append_final(message, tokens)
+            step.finish("completed", _without_signal(message.text, route.signal))
+        else:
+            _continue_with(step, message, tokens, route.target, "route")
     elif agent.output is not None and (problem := _schema_problem(agent, text)):
         _request_correction(step, agent, message, tokens, problem, repeat_reason)
     elif agent.wait_for_signal:
@@ -70,18 +75,14 @@ def _on_text(step: Step, agent: Agent, message: AssistantMessage, tokens: int, r
         step.emit(Routed, signal="", target=target)
         _continue_with(step, message, tokens, target, "then")
     else:
-        _continue_with(step, message, tokens, None, "then")
+        step.append_final(message, tokens)
+        step.finish("completed", message.text)
 
 
 def _continue_with(
-    step: Step, message: AssistantMessage, tokens: int, target: str | None, origin: Literal["route", "then"]
+    step: Step, message: AssistantMessage, tokens: int, target: str, origin: Literal["route", "then"]
 ) -> None:
-    """Append the reply and pass control to the target; without a target the run is completed."""
-    if target is None:
-        step.append_final(message, tokens)
-        step.finish("completed", message.text)
-        return
-
+    """Append the reply and pass control to an agent or a group."""
     step.append(message, tokens)
     source = step.agent
 
@@ -109,6 +110,22 @@ def _match_route(agent: Agent, text: str) -> Route | None:
                 return route
 
     return None
+
+
+def _without_signal(text: str, signal: str) -> str:
+    """The text without the last occurrence of a signal that ended the run; unchanged if nothing else is left."""
+    # White space may differ, also inside brackets, as in `_match_route`.
+    pattern = re.sub(r"(?:\\\s)+", r"\\s+", re.escape(signal))
+    pattern = re.sub(r"\\([\[({<])", r"\\\1\\s*", pattern)
+    pattern = re.sub(r"\\([\])}>])", r"\\s*\\\1", pattern)
+    found = [*re.finditer(pattern, text, re.IGNORECASE)]
+
+    if not found:
+        return text  # the signal was matched in another form, such as without its diacritics
+
+    before, after = text[: found[-1].start()].rstrip(), text[found[-1].end() :]
+    left = before + after if after.strip(" .!*_`\r\n\t") else before
+    return left.strip() or text
 
 
 def _schema_problem(agent: Agent, text: str) -> str:

@@ -16,11 +16,13 @@ from crew.validation.message_import import import_messages, merge_tool_messages
 AGENT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 RUN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def text_violations(where: str, value: object, limit: int, index: int | None = None) -> Iterator[Violation]:
+def text_violations(
+    where: str, value: object, limit: int, option: str, index: int | None = None
+) -> Iterator[Violation]:
     """A text must be a string, not blank, not too long, valid Unicode, without control characters but \\n \\r \\t."""
     if not isinstance(value, str):
         text = f"{where} must be a string, not {type(value).__name__} ({_abbreviate(value)})."
@@ -31,13 +33,15 @@ def text_violations(where: str, value: object, limit: int, index: int | None = N
         text = f"{where} is blank; at least one character other than white space is required."
         yield Violation(rule="blank", text=text, index=index, value=value, limit=1)
 
-    yield from character_violations(where, value, limit, index)
+    yield from character_violations(where, value, limit, option, index)
 
 
-def character_violations(where: str, value: str, limit: int, index: int | None = None) -> Iterator[Violation]:
-    """The length and the characters of a text that may be blank."""
+def character_violations(
+    where: str, value: str, limit: int, option: str, index: int | None = None
+) -> Iterator[Violation]:
+    """The length and the characters of a text that may be blank; `option` of the validator sets the limit."""
     if len(value) > limit:
-        text = f"{where} has {len(value)} characters; at most {limit} are accepted."
+        text = f"{where} has {len(value)} characters; at most {limit} are accepted. {_raise_limit(option)}"
         yield Violation(rule="too_long", text=text, index=index, value=len(value), limit=limit)
 
     if found := _SURROGATE.search(value):
@@ -49,6 +53,10 @@ def character_violations(where: str, value: str, limit: int, index: int | None =
         place = f"the {name} character {found[0]!r} at character {found.start()}"
         text = f"{where} has {place}; only \\n, \\r and \\t are accepted."
         yield Violation(rule="control", text=text, index=index, value=found[0])
+
+
+def _raise_limit(option: str) -> str:
+    return f"Raise the limit with validator=InputValidator({option}=…)."
 
 
 def agent_violations(value: object) -> Iterator[Violation]:
@@ -65,7 +73,8 @@ def run_id_violations(value: object) -> Iterator[Violation]:
 
 def size_violations(messages: Sequence[object], limit: int) -> Iterator[Violation]:
     if len(messages) > limit:
-        text = f"The history has {len(messages)} messages; at most {limit} are accepted."
+        text = f"The history has {len(messages)} messages; at most {limit} are accepted. "
+        text += _raise_limit("max_history_messages")
         yield Violation(rule="too_many", text=text, value=len(messages), limit=limit)
 
 
@@ -77,7 +86,7 @@ def message_violations(messages: Sequence[tuple[int, Message]], limit: int) -> I
                 problem = f"history[{index}]{where} must be a string, not {type(text).__name__} ({_abbreviate(text)})."
                 yield Violation(rule="type", text=problem, index=index, value=text)
             else:
-                yield from character_violations(f"history[{index}]{where}", text, limit, index)
+                yield from character_violations(f"history[{index}]{where}", text, limit, "max_message_chars", index)
 
 
 def _message_texts(message: Message) -> Iterator[tuple[str, object]]:
@@ -118,7 +127,7 @@ class InputValidator:
         self, query: object, *, history: Sequence[object] = (), agent: object = None, run_id: object = None
     ) -> tuple[Message, ...]:
         """The history as messages. Raises `InvalidInput` with all violations of all arguments."""
-        violations = [*text_violations("The input", query, self.max_query_chars)]
+        violations = [*text_violations("The input", query, self.max_query_chars, "max_query_chars")]
 
         if agent is not None:
             violations.extend(agent_violations(agent))
@@ -159,4 +168,4 @@ class InputValidator:
 
     def answer_violations(self, id: str, answer: object) -> list[Violation]:
         """The violations of a text that answers a pause."""
-        return [*text_violations(f"The answer to {id!r}", answer, self.max_query_chars)]
+        return [*text_violations(f"The answer to {id!r}", answer, self.max_query_chars, "max_query_chars")]

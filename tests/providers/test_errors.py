@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crew import Agent, CrewExecutor, RunError
-from crew.errors import AuthenticationFailed, ContextTooLong, Overloaded, RateLimited, RequestRejected, Unavailable
+from crew.errors import AuthenticationFailed, ContextTooLong, Overloaded, RateLimited, RequestRejected, Unreachable
 from crew.interfaces import ModelRequest
 from crew.messages import UserMessage
 from crew.providers import Retrying, RetryPolicy
@@ -139,7 +139,7 @@ async def test_a_refused_connection_names_the_server_and_the_attempts(protocol: 
 
     asked = Retrying(provider(server, protocol, base_url=url), policy=RetryPolicy(attempts=2), sleep=no_sleep)
 
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(Unreachable) as caught:
         await asked.complete(HELLO)
 
     await asked.aclose()

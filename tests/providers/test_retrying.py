@@ -16,6 +16,7 @@ from crew.errors import (
     RateLimited,
     RequestRejected,
     Unavailable,
+    Unreachable,
 )
 from crew.interfaces import Delta, ModelReply, ModelRequest, OnDelta, RetryAttempt
 from crew.messages import UserMessage
@@ -91,6 +92,26 @@ async def test_a_permanent_error_is_not_retried(error: type[ProviderError]) -> N
 
     assert failing.asked == 1
     assert not waiting.waits
+
+
+async def test_a_server_that_never_answered_is_given_up_soon() -> None:
+    """Nothing listens there, or the host is unknown: four attempts in some seconds, then the error."""
+    failing, waiting = Failing([Unreachable("refused")] * 9), Waiting()
+
+    with pytest.raises(Unreachable, match=r"refused \(4 attempts in 4 s\)"):
+        await retrying(failing, waiting).complete(question())
+
+    assert (failing.asked, sum(waiting.waits)) == (4, 3.5)
+
+
+@pytest.mark.parametrize("answer", [None, Overloaded("busy")], ids=["a reply", "an error"])
+async def test_a_server_that_answered_before_is_retried_in_full(answer: ProviderError | None) -> None:
+    """It may be restarting: all attempts of the policy are made."""
+    failing, waiting = Failing([] if answer is None else [answer]), Waiting()
+    wrapped = retrying(failing, waiting)
+    await wrapped.complete(question())
+    failing.errors = [Unreachable("refused")] * 7
+    assert (await wrapped.complete(question())).text == "done"
 
 
 async def test_jitter_shortens_a_wait_by_at_most_half() -> None:

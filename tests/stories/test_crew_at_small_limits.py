@@ -66,7 +66,7 @@ async def story(executor: CrewExecutor, **given: Any) -> RunResult:
     return await finish(executor, await executor.execute("Goal.", run_id="r", **given))
 
 
-OUTPUT = "Bye. [DONE]"
+OUTPUT = "Bye."
 SUB = "[Results of sub]\n## leaf\nLeaf.\n\n## leaf.2\nLeaf."
 JOIN = f"[Results of panel]\n## payer\nPaid.\n\n## asker\n{SUB}\n\n## solo\nPaid."
 

@@ -42,7 +42,7 @@ def test_several_pauses_are_answered_in_one_resume(models: CheckedModels, store:
     assert [pause.reason for pause in paused.pauses] == ["approval", "input", "approval"]
     answers = dict(zip([pause.id for pause in paused.pauses], [True, "The second.", False], strict=True))
     result = run_in_virtual_time(executor.resume("r", answers))
-    assert result.output == "[Results of g]\n## b\nb paid.\n\n## asks\nOk [GO]\n\n## d\nd paid."
+    assert result.output == "[Results of g]\n## b\nb paid.\n\n## asks\nOk\n\n## d\nd paid."
     assert ran.times == {"pay": 1}
 
 
@@ -126,7 +126,7 @@ def test_pause_of_a_stopped_branch_is_dropped(models: CheckedModels, store: Chec
     with pytest.raises(UnknownPause):
         run_in_virtual_time(executor.resume("r", {"r/b:call_0_0": True}))
 
-    assert run_in_virtual_time(finish(executor, paused)).output == "Bye. [GO]"
+    assert run_in_virtual_time(finish(executor, paused)).output == "Bye."
     assert not ran.times
 
 

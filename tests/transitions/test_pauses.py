@@ -169,7 +169,7 @@ async def test_reply_without_a_signal_waits_for_the_user() -> None:
 
     events, result = await collect(executor.resume_stream("r", {pause.id: "17"}))
     assert isinstance(events[0], Resumed)
-    assert result.output == "Order 17 is on its way. [DONE]"
+    assert result.output == "Order 17 is on its way."
     assert [m.text for m in provider.shown[1]] == ["Where is it?", "Which order?", "17"]  # type: ignore[union-attr]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, call, tool
+from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, ScriptedProvider, call, tool
 from crew.interfaces import ModelReply
 from crew.messages import ToolCall
 from crew.runs.events import Routed
@@ -46,7 +46,7 @@ async def test_matching_of_signals(models: CheckedModels, store: CheckedStore, r
     result = await CrewExecutor(Crew("c", agents=members), store=store).execute("Goal.")
     assert [e.signal for e in store.events if isinstance(e, Routed)] == ([expected] if expected else [])
     to_panel = expected is not None and expected != "[DONE]"
-    assert result.output == ("Panel." if to_panel else text)
+    assert result.output == ("Panel." if to_panel else text.removesuffix(" [DONE]"))
 
 
 async def test_signal_counts_only_in_a_reply_of_its_agent(models: CheckedModels) -> None:
@@ -88,7 +88,7 @@ async def test_route_to_none_ends_the_run(models: CheckedModels) -> None:
     """`to=None` ends the run despite `then` and `wait_for_signal`."""
     a = Agent("a", model=models.scripted("That's it. [done]"), routes=[DONE], then="b", wait_for_signal=True)
     result = await CrewExecutor(Crew("c", agents=[a, Agent("b", model=models.scripted("B."))])).execute("Goal.")
-    assert (result.stop_reason, result.output) == ("completed", "That's it. [done]")
+    assert (result.stop_reason, result.output) == ("completed", "That's it.")
 
 
 async def test_chain_of_then(models: CheckedModels, store: CheckedStore) -> None:
@@ -134,7 +134,7 @@ async def test_wait_for_signal_pauses_for_the_user(models: CheckedModels, store:
     second = await executor.resume(first.run_id, {first.pauses[0].id: "17"})
     assert second.pauses[0].id != first.pauses[0].id
     third = await executor.resume(first.run_id, {second.pauses[0].id: "Monday"})
-    assert third.output == "Thanks. [DONE]"
+    assert third.output == "Thanks."
     shown = transcript_lines(models.requests[-1].messages)
     assert shown[0] == "user: Where is it?"
     assert [t for t in shown if t.startswith("user")] == ["user: Where is it?", "user: 17", "user: Monday"]
@@ -191,3 +191,21 @@ async def test_only_an_answer_has_the_output_type(
         groups=[Parallel("g", branches=["b"])],
     )
     assert (await CrewExecutor(crew).execute("Goal.")).output == "[Results of g]\n## b\nB."
+
+
+@pytest.mark.parametrize(
+    ("reply", "output"),
+    [
+        ("Blue it is. [DONE]", "Blue it is."),
+        ("Blue it is.\n\n[ done ].", "Blue it is."),
+        ("Not [DONE] yet, now it is. [DONE]", "Not [DONE] yet, now it is."),
+        ("[DONE] Blue.", "Blue."),
+        ("[DONE]", "[DONE]"),
+    ],
+)
+async def test_output_is_without_the_signal_that_ended_the_run(reply: str, output: str) -> None:
+    """Unless nothing else is left; transcript, history and the streamed text keep it."""
+    agent = Agent("painter", model=ScriptedProvider(reply), routes=[Route("[DONE]", to=None)])
+    result = await CrewExecutor(agent).execute("Which colour?")
+    assert result.output == output
+    assert [messages[-1].text for messages in (result.transcript, result.history)] == [reply, reply]  # type: ignore[union-attr]

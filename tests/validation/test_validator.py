@@ -196,3 +196,26 @@ def test_the_limits_can_be_changed() -> None:
         tight.check("xx", history=[USER])
 
     assert [(v.rule, v.value, v.limit) for v in caught.value.violations] == [("too_long", 2, 1), ("too_long", 2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        ({"query": "x" * 10_001}, "max_query_chars"),
+        ({"query": "x", "history": [UserMessage("x" * 100_001)]}, "max_message_chars"),
+        ({"query": "x", "history": [UserMessage("x")] * 1_001}, "max_history_messages"),
+    ],
+)
+def test_a_limit_names_the_option_that_raises_it(given: dict[str, Any], option: str) -> None:
+    """The error says what to do."""
+    validator = InputValidator(max_message_chars=100_000)
+
+    with pytest.raises(InvalidInput, match=rf"InputValidator\({option}="):
+        validator.check(given["query"], history=given.get("history", ()))
+
+
+@pytest.mark.parametrize("character", ["\x80", "\x9b", "\x9f", "\x7f"])
+def test_c1_control_characters_are_refused(character: str) -> None:
+    """A terminal reads them as escape sequences."""
+    with pytest.raises(InvalidInput, match="control"):
+        InputValidator().check(f"a{character}b")
