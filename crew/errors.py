@@ -160,8 +160,8 @@ class CrewChanged(CrewError):
     def __init__(self, run_id: str, crew: str, missing: Sequence[str]) -> None:
         self.run_id, self.crew, self.missing = run_id, crew, tuple(missing)
         super().__init__(
-            f"Run {run_id!r} can't be resumed: the crew {crew!r} has changed and lacks {', '.join(missing)}. "
-            "Resume it with the crew that started it, or cancel it."
+            f"Run {run_id!r} needs {', '.join(missing)}, which the crew {crew!r} does not have. "
+            "Resume it with the crew that started it, or call executor.cancel(run_id)."
         )
 
 

@@ -142,9 +142,8 @@ class EventStream:
 
 def run_sync(stream: EventStream) -> RunResult:
     """Run to the result without `await`; inside a running event loop on a thread, in the caller's context."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _is_loop_running():
+        # Outside the except block of the check, so that an error of the run has no RuntimeError as its context.
         return asyncio.run(stream.drain())
 
     outcome: list[RunResult | BaseException] = []
@@ -164,3 +163,12 @@ def run_sync(stream: EventStream) -> RunResult:
         raise outcome[0]
 
     return outcome[0]
+
+
+def _is_loop_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+
+    return True

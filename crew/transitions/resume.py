@@ -27,7 +27,7 @@ def check_crew(plan: Plan, state: RunState) -> None:
 
 def _missing(plan: Plan, state: RunState) -> Iterator[str]:
     if state.crew != plan.crew.name:
-        yield f"the name {state.crew!r}"
+        yield f"the crew {state.crew!r}"
 
     if isinstance(state.next, Finished) and state.next_before_failure is None:
         return

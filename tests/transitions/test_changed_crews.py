@@ -36,7 +36,7 @@ async def paused_in(crew: Crew | Agent) -> JsonStore:
     [
         (Crew("shop", agents=[billing("invoices")]), ("the agent 'billing'",)),
         (Crew("shop", agents=[billing(tool_name="transfer")]), ("the tool 'pay' of 'billing'",)),
-        (Crew("store", agents=[billing()]), ("the name 'shop'",)),
+        (Crew("store", agents=[billing()]), ("the crew 'shop'",)),
     ],
     ids=["agent", "tool", "crew"],
 )
