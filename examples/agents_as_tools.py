@@ -47,4 +47,5 @@ async def main() -> None:
     assert result.usage.requests == 5
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -44,4 +44,5 @@ async def main() -> None:
     assert paid == ["anna", "cleo"], "the finished branch did not run again"
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

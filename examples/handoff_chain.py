@@ -41,10 +41,11 @@ triage = Agent(
     model=ScriptedProvider(call("transfer_to_billing", order_id="17")),
     handoffs=[handoff(billing, payload=Ticket)],  # the model must pass the order number
 )
+crew = Crew("support", agents=[triage, billing, writer])
 
 
 async def main() -> None:
-    executor = CrewExecutor(Crew("support", agents=[triage, billing, writer]))
+    executor = CrewExecutor(crew)
 
     async with executor.execute_stream("Where is order 17?") as events:
         async for event in events:
@@ -58,4 +59,5 @@ async def main() -> None:
     assert result.usage.requests == 4
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

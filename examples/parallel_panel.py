@@ -47,4 +47,5 @@ async def main() -> None:
     assert stopped.result.usage.requests == 2, "the error holds the result so far"
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -18,10 +18,10 @@ critic = Agent(
     routes=[Route("[GOOD]", to="printer")],  # case and white space are ignored
 )
 printer = Agent("printer", instructions="Print it.", model=ScriptedProvider("Printed: old pond, splash."))
+crew = Crew("poets", agents=[writer, critic, printer])
 
 
 async def main() -> None:
-    crew = Crew("poets", agents=[writer, critic, printer])
     result = await CrewExecutor(crew).execute("A haiku on a frog.")
     print(result.output)
     assert result.output == "Printed: old pond, splash."
@@ -34,4 +34,5 @@ async def main() -> None:
     assert short.output.startswith("Version 2")
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -47,3 +47,9 @@ def test_crew_run_traces_the_jaeger_example_without_jaeger() -> None:
     assert completed.stderr.startswith("crew: waiting for an answer to")
     assert "invoke_workflow support" in completed.stderr
     assert completed.stderr.count("crew.history.prune") == 3
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_only_as_a_program(path: Path) -> None:
+    """`crew run` and `crew show` load the file; its own run must not start then."""
+    assert '\nif __name__ == "__main__":\n' in path.read_text(encoding="utf-8")
