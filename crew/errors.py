@@ -65,7 +65,8 @@ def suggest(name: str, names: Iterable[str]) -> str:
 
 def _list_problems(subject: str, problems: Sequence[str]) -> str:
     if len(problems) == 1:
-        return f"{subject}: {problems[0]}"
+        # A problem of a file can start with the file's name, line and column.
+        return problems[0] if problems[0].startswith(f"{subject}:") else f"{subject}: {problems[0]}"
 
     return f"{subject}, {len(problems)} problems:\n" + "\n".join(f"- {problem}" for problem in problems)
 

@@ -269,7 +269,7 @@ async def test_failed_run_can_be_resumed() -> None:
 
 async def test_exhausted_script_error_names_the_fix() -> None:
     """The error of ScriptedProvider explains how to continue."""
-    with pytest.raises(RunError, match="add a line") as caught:
+    with pytest.raises(RunError, match="has 1 line, but this is request 2: add a line") as caught:
         await executor_for(RecordingProvider(call("look", n=1)), look).execute("go")
 
     assert isinstance(caught.value.__cause__, ScriptExhausted)

@@ -60,8 +60,9 @@ class ScriptedProvider:
             turn = len(self.lines) - 1
 
             if not self.lines or not callable(self.lines[-1]):
+                lines = "1 line" if len(self.lines) == 1 else f"{len(self.lines)} lines"
                 raise ScriptExhausted(
-                    f"The script of {request.agent!r} has {len(self.lines)} lines, but this is request "
+                    f"The script of {request.agent!r} has {lines}, but this is request "
                     f"{request.turn + 1}: add a line, or end the script with a function of the request.",
                     provider=self.name,
                     model=self.model,

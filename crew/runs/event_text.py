@@ -123,7 +123,9 @@ def _run_text(event: Event) -> str:
         case Paused():
             return f"waiting for {pluralize(len(event.pauses), 'answer')}"
         case LimitReached():
-            return f"limit reached: {event.value:g} {event.limit}"
+            return (
+                f"limit reached: {event.value:g} {event.limit.removesuffix('s') if event.value == 1 else event.limit}"
+            )
         case Cancelled():
             return "cancelled"
         case RunFailed():
