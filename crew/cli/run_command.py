@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import dataclasses
 import json
+import os
 import shlex
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ from crew.agents.crew import Crew
 from crew.cli.signals import run_until_signalled
 from crew.cli.simulate_command import parse_policy
 from crew.cli.target import CONFIG_SUFFIXES, TARGET_HELP, Subparsers, load_crew
-from crew.cli.terminal import Answer, ask_user, parse_answer, print_events
+from crew.cli.terminal import ACCEPTED_ANSWERS, Answer, ask_user, parse_answer, print_events, print_refusals
 from crew.engine.stream import EventStream
 from crew.errors import DefinitionError, RunError, UnknownPause
 from crew.executor import CrewExecutor
 from crew.runs.parameters import Limits
 from crew.runs.result import RunResult
-from crew.runs.state import pending_pauses
+from crew.runs.state import Pause, pending_pauses
 from crew.simulator.recording import read_recording
 from crew.store.sqlite import SQLiteStore
 from crew.telemetry.text_tree import Tree
@@ -31,6 +32,10 @@ from crew.telemetry.text_tree import Tree
 EXIT_CODES_HELP = (
     "Exit codes: 0 completed, 1 failed, 2 wrong usage, 3 paused without a terminal to answer, 4 limit reached, "
     "130 Ctrl-C, 143 SIGTERM."
+)
+ANSWERS_HELP = (
+    f"For an approval: {ACCEPTED_ANSWERS['approval']}. For a call that may have run before the process ended: "
+    f"{ACCEPTED_ANSWERS['in_doubt']}. For a question: the text."
 )
 EXIT_CODES = {"completed": 0, "paused": 3, "limit": 4, "cancelled": 130}
 
@@ -47,7 +52,7 @@ def add_run_parser(subparsers: Subparsers) -> None:
     parser.add_argument("target", help=TARGET_HELP)
     parser.add_argument("input", nargs="?", help="the task for the crew; read from standard input if omitted")
     parser.add_argument("--agent", help="the agent that starts (default: the crew's entry)")
-    _add_run_options(parser)
+    _add_run_options(parser, store_help="save the run in this SQLite file, so that it can be resumed")
     parser.set_defaults(run=run_command)
 
 
@@ -57,7 +62,7 @@ def add_resume_parser(subparsers: Subparsers) -> None:
         "resume",
         help="resume a run that was paused, interrupted or killed",
         description="Resume a run that `crew run --store FILE` saved. Committed steps are not repeated.",
-        epilog=f"{EXIT_CODES_HELP} Example: crew resume crew.py RUN --store runs.db --answer 'RUN:call_1=yes'",
+        epilog=f"{EXIT_CODES_HELP} Example: crew resume crew.py RUN --store runs.db --answer yes",
     )
     parser.add_argument("target", help=TARGET_HELP)
     parser.add_argument("run_id", help="the id of the run")
@@ -66,16 +71,17 @@ def add_resume_parser(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         metavar="PAUSE=ANSWER",
-        help="the answer to a pause: yes, no, a reason for no, or the requested text; can be repeated",
+        help="the answer to a pause; can be repeated; PAUSE= can be omitted if only one pause is pending. "
+        + ANSWERS_HELP,
     )
-    _add_run_options(parser)
+    _add_run_options(parser, store_help="the SQLite file that holds the run (required)")
     parser.set_defaults(run=resume_command)
 
 
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
+def _add_run_options(parser: argparse.ArgumentParser, *, store_help: str) -> None:
     """Declare the options that `crew run` and `crew resume` share."""
     parser.add_argument("--config", metavar="FILE", help="executor settings, in the format of config.yaml")
-    parser.add_argument("--store", metavar="FILE", help="save the run in this SQLite file, so that it can be resumed")
+    parser.add_argument("--store", metavar="FILE", help=store_help)
     parser.add_argument(
         "--max-messages", type=int, metavar="N", help="max_messages_per_request: the bound of the history (default 50)"
     )
@@ -97,28 +103,41 @@ def run_command(args: argparse.Namespace) -> int:
     text = args.input if args.input is not None else _read_input()
     # Chosen here, so that the resume command can be printed however the run ends.
     args.run_id = uuid.uuid4().hex
-    return _run_and_report(
-        args, lambda executor: executor.execute_stream(text.strip("\n"), agent=args.agent, run_id=args.run_id)
-    )
+
+    def start(executor: CrewExecutor) -> EventStream:
+        if args.store is not None and not args.quiet:
+            print(f"crew: run {args.run_id}", file=sys.stderr)
+
+        return executor.execute_stream(text.strip("\n"), agent=args.agent, run_id=args.run_id)
+
+    return _run_and_report(args, start)
 
 
 def resume_command(args: argparse.Namespace) -> int:
     """Resume a run and return the exit code."""
     if args.store is None:
-        raise DefinitionError("crew resume", "pass --store FILE, the file in which the run was saved")
+        raise DefinitionError("--store", "required: the SQLite file that holds the run")
 
     if not Path(args.store).is_file():
-        raise DefinitionError(
-            "crew resume", f"no such file: {args.store!r}; pass --store FILE, the file in which the run was saved"
-        )
+        raise DefinitionError("--store", f"no such file: {args.store!r}; pass the SQLite file that holds the run")
 
-    answers = _parse_answers(args)
-    return _run_and_report(args, lambda executor: executor.resume_stream(args.run_id, answers))
+    pauses = _load_pauses(args)
+    answers = _parse_answers(args, pauses)
+    return _run_and_report(args, lambda executor: _resume(executor, args, pauses, answers))
+
+
+def _resume(
+    executor: CrewExecutor, args: argparse.Namespace, pauses: Sequence[Pause], answers: dict[str, Answer]
+) -> EventStream:
+    if not args.quiet:
+        print_refusals(pauses, answers)
+
+    return executor.resume_stream(args.run_id, answers)
 
 
 def _read_input() -> str:
     if sys.stdin is None:
-        raise DefinitionError("crew run", "no input: pass it as an argument or on standard input")
+        raise DefinitionError("no input", "pass it as an argument or on standard input")
 
     if sys.stdin.isatty():
         print("crew: type the input, then press Ctrl-D on an empty line", file=sys.stderr)
@@ -126,30 +145,56 @@ def _read_input() -> str:
     return sys.stdin.read()
 
 
-def _parse_answers(args: argparse.Namespace) -> dict[str, Answer]:
+def _load_pauses(args: argparse.Namespace) -> Sequence[Pause]:
     store = SQLiteStore(args.store)
 
     try:
-        pending = {pause.id: pause for pause in pending_pauses(asyncio.run(store.load(args.run_id)).state)}
+        return tuple(pending_pauses(asyncio.run(store.load(args.run_id)).state))
     finally:
         store.close()
 
+
+def _parse_answers(args: argparse.Namespace, pauses: Sequence[Pause]) -> dict[str, Answer]:
     answers: dict[str, Answer] = {}
 
     for option in args.answer:
-        pause_id, _, text = option.partition("=")
+        pause, text = _find_pause(option, args.run_id, pauses)
+        answer = parse_answer(pause, text)
 
-        if pause_id not in pending:
-            raise UnknownPause(args.run_id, [pause_id], [*pending])
+        if answer is None:
+            accepted = ACCEPTED_ANSWERS[pause.reason]
+            raise DefinitionError("--answer", f"the answer to {pause.id} must be {accepted}, not {text!r}")
 
-        answers[pause_id] = parse_answer(pending[pause_id], text)
+        answers[pause.id] = answer
 
     return answers
+
+
+def _find_pause(option: str, run_id: str, pauses: Sequence[Pause]) -> tuple[Pause, str]:
+    """Split an option into the pause that it names and the answer; without a name it answers the only pause."""
+    for pause in pauses:
+        if option.startswith(f"{pause.id}="):
+            return pause, option.removeprefix(f"{pause.id}=")
+
+    is_unnamed = "=" not in option or option.startswith("done=")
+
+    if is_unnamed and len(pauses) == 1:
+        return pauses[0], option
+
+    if is_unnamed:
+        pending = ", ".join(pause.id for pause in pauses) or "none"
+        raise DefinitionError("--answer", f"must be PAUSE=ANSWER, not {option!r}; pending: {pending}")
+
+    raise UnknownPause(run_id, [option.partition("=")[0]], [pause.id for pause in pauses])
 
 
 def _run_and_report(args: argparse.Namespace, start: Callable[[CrewExecutor], EventStream]) -> int:
     """Start or resume a run, print its events and its result."""
     crew = load_crew(args.target)
+
+    if args.record is not None:
+        _check_file("--record", args.record, "run.json")
+
     tree = Tree() if args.trace else None
     store = None if args.store is None else _open_store(args.store)
 
@@ -171,13 +216,22 @@ def _run_and_report(args: argparse.Namespace, start: Callable[[CrewExecutor], Ev
 
 
 def _open_store(path: str) -> SQLiteStore:
-    if not path or Path(path).is_dir():
-        raise DefinitionError("--store", f"expected a file such as runs.db, not {path!r}")
-
-    if not Path(path).parent.is_dir():
-        raise DefinitionError("--store", f"no such folder: {str(Path(path).parent)!r}; create it first")
-
+    _check_file("--store", path, "runs.db")
     return SQLiteStore(path)
+
+
+def _check_file(option: str, path: str, example: str) -> None:
+    """Raise `DefinitionError` if the path can't be a file to write."""
+    file = Path(path)
+
+    if not path or file.is_dir():
+        raise DefinitionError(option, f"expected a file such as {example}, not {path!r}")
+
+    if not file.parent.is_dir():
+        raise DefinitionError(option, f"no such folder: {str(file.parent)!r}; create it first")
+
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise DefinitionError(option, f"can't write {path!r}: permission denied")
 
 
 def _build_executor(crew: Crew, args: argparse.Namespace, store: SQLiteStore | None, tree: Tree | None) -> CrewExecutor:
@@ -207,7 +261,7 @@ async def _run_interactively(
             except EOFError:
                 break  # Ctrl-D: the user does not answer
 
-            result = await print_events(executor.resume_stream(result.run_id, answers), args)
+            result = await print_events(_resume(executor, args, result.pauses, answers), args)
 
     if result.stop_reason == "paused":
         _print_pauses(result, args)
@@ -266,12 +320,13 @@ def _result_json(result: RunResult) -> dict[str, object]:
     return {
         "output": output if isinstance(output, str) else output.model_dump(mode="json"),
         "stop_reason": result.stop_reason,
+        "limit": None if result.limit is None else dataclasses.asdict(result.limit),
         "run_id": result.run_id,
         "trace_id": result.trace_id,
         "agent": result.agent,
         "usage": dataclasses.asdict(result.usage),
         "messages": result.metrics.messages,
-        "limit": result.metrics.limit,
+        "max_messages_per_request": result.metrics.limit,
         "prunings": result.metrics.prunings,
         "messages_pruned": result.metrics.messages_pruned,
         "pauses": [{"id": pause.id, "reason": pause.reason, "text": pause.text} for pause in result.pauses],

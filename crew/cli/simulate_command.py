@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from crew.cli.target import Subparsers
-from crew.errors import CrewError
+from crew.errors import CrewError, DefinitionError
 from crew.history.policies.lookup import PolicySpec
 from crew.simulator.billing import Prices
 from crew.simulator.simulate import simulate
@@ -105,6 +105,9 @@ def simulate_command(args: argparse.Namespace) -> int:
     prices = Prices(input=args.input, output=args.output, cache_read=args.cache_read, cache_write=args.cache_write)
 
     try:
+        if not args.transcript.exists():
+            raise DefinitionError(str(args.transcript), "no such file")
+
         policies = dict(parse_policy(text) for text in args.policy) or None
         simulation = simulate(args.transcript, policies, prices, facts=args.fact, fixed_tokens=args.fixed_tokens)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from crew.cli.signals import prompt
 from crew.engine.stream import EventStream
+from crew.messages import ToolCall
 from crew.runs.event_text import event_text
 from crew.runs.events import (
     AgentStarted,
@@ -45,6 +47,7 @@ SIGNS: dict[type[Event], str] = {
     Routed: "→",
     BranchStarted: "⑂",
     BranchFinished: "⑃",
+    CallHeld: "⏸",
     HistoryPruned: "✂",
     HistoryRepaired: "✚",
     Retried: "↻",
@@ -55,12 +58,12 @@ SIGNS: dict[type[Event], str] = {
     RunFailed: "✗",
 }
 LEVEL_SIGNS = {"debug": " ", "info": " ", "warning": "!", "error": "✗"}
-NOT_PRINTED = (RunStarted, Resumed, Summarised, CallHeld, Cancelled)
+NOT_PRINTED = (RunStarted, Resumed, Summarised, Cancelled)
 """Events that repeat what the user typed or what the next printed line says."""
 
 
-def event_line(event: Event) -> str | None:
-    """The line to print for an event; None for an event that is not printed."""
+def event_line(event: Event, held: ToolCall | None = None) -> str | None:
+    """The line to print for an event; None for an event that is not printed. `held` is the call of a `CallHeld`."""
     sign, text = SIGNS.get(type(event)) or LEVEL_SIGNS[event.severity], event_text(event)
 
     match event:
@@ -69,6 +72,8 @@ def event_line(event: Event) -> str | None:
         case ToolsStarted():
             calls = ", ".join(f"{call.name}({call.arguments})" for call in event.calls)
             text = _shorten(f"{event.agent} calls {calls}")
+        case CallHeld() if held is not None:
+            text = _shorten(f"{event.agent} wants to call {held.name}({held.arguments})") + ": waits for approval"
         case ToolReturned():
             sign = "✓" if event.result.outcome == "ok" else "✗"
             text = _shorten(f"{event.result.name}: {event.result.text}")
@@ -89,13 +94,15 @@ def _shorten(text: str) -> str:
     return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
 
 
-PROMPTS = {
-    "input": "> ",
-    "approval": "[y]es, [n]o, or the reason for no > ",
-    "in_doubt": "[r]un again, [s]kip, or the result of the call > ",
+ACCEPTED_ANSWERS = {
+    "input": "a text",
+    "approval": "yes, no, or a reason for refusing",
+    "in_doubt": "run again, skip, or done=RESULT",
 }
-APPROVALS = {"y": True, "yes": True, "n": False, "no": False, "": False}
-DOUBT_ANSWERS = {"r": "run again", "run again": "run again", "s": "skip", "skip": "skip", "": "skip"}
+"""The answers to a pause by its reason, as the prompt, the help and the errors list them."""
+
+APPROVALS = {"y": True, "yes": True, "n": False, "no": False}
+DOUBT_ANSWERS = {"r": "run again", "run again": "run again", "s": "skip", "skip": "skip"}
 
 Answer: TypeAlias = str | bool | dict[str, str]
 """An answer to a pause, as `CrewExecutor.resume` accepts it."""
@@ -103,15 +110,29 @@ Answer: TypeAlias = str | bool | dict[str, str]
 
 async def print_events(stream: EventStream, args: argparse.Namespace) -> RunResult:
     """Print the events of a run to stderr as they arrive, and return its result."""
+    last_calls: dict[str, tuple[ToolCall, ...]] = {}
+
     async with stream:
         async for event in stream:
+            if isinstance(event, Replied):
+                last_calls[event.run_id] = event.message.calls
+
+            held = _held_call(event, last_calls) if isinstance(event, CallHeld) else None
+
             if isinstance(event, TextDelta):
                 if args.stream:
                     print(_delta_text(event), end="", file=sys.stderr, flush=True)
-            elif not args.quiet and (line := event_line(event)):
+            elif not args.quiet and (line := event_line(event, held)):
                 print(line, file=sys.stderr)
 
     return stream.result
+
+
+def _held_call(event: CallHeld, last_calls: Mapping[str, tuple[ToolCall, ...]]) -> ToolCall | None:
+    """The held call in the last reply of its run; a call whose id was replaced is found if it is the only one."""
+    calls = last_calls.get(event.run_id, ())
+    matching = calls if len(calls) == 1 else [call for call in calls if call.id == event.call_id]
+    return matching[0] if matching else None
 
 
 def _delta_text(event: TextDelta) -> str:
@@ -126,19 +147,39 @@ def _delta_text(event: TextDelta) -> str:
 
 
 def ask_user(pause: Pause) -> Answer:
-    """Ask the user at the terminal to answer a pause."""
+    """Ask the user at the terminal to answer a pause, until the answer is one that the pause accepts."""
     print(f"\n{pause.text}", file=sys.stderr)
-    return parse_answer(pause, prompt(PROMPTS[pause.reason]))
+    answer: Answer | None = None
+
+    while answer is None:
+        answer = parse_answer(pause, prompt(f"{ACCEPTED_ANSWERS[pause.reason]} > "))
+
+    return answer
 
 
-def parse_answer(pause: Pause, text: str) -> Answer:
-    """Convert typed text to the answer that the pause accepts."""
-    if pause.reason == "input":
-        return text
-
+def parse_answer(pause: Pause, text: str) -> Answer | None:
+    """Convert typed text to an answer; None if the pause does not accept it."""
     stripped = text.strip()
 
-    if pause.reason == "approval":
-        return APPROVALS.get(stripped.lower(), stripped)
+    if not stripped:
+        return None
 
-    return DOUBT_ANSWERS.get(stripped.lower(), {"done": stripped})
+    match pause.reason:
+        case "input":
+            return text
+        case "approval":
+            return APPROVALS.get(stripped.lower(), stripped)
+        case "in_doubt":
+            key, equals, result = stripped.partition("=")
+            is_result = bool(equals) and key.strip().lower() == "done"
+            return {"done": result.strip()} if is_result else DOUBT_ANSWERS.get(stripped.lower())
+
+
+def print_refusals(pauses: Iterable[Pause], answers: Mapping[str, Answer]) -> None:
+    """Print a line for each call that an answer refuses."""
+    for pause in pauses:
+        answer = answers.get(pause.id, True)
+
+        if pause.reason == "approval" and pause.call is not None and answer is not True:
+            reason = f": {answer}" if isinstance(answer, str) else ""
+            print(_shorten(f"✗ {pause.call.name} was refused{reason}"), file=sys.stderr)

@@ -108,7 +108,7 @@ def answer_prompt(folder: Path, typed: bytes, number: signal.Signals | None = No
     try:
         with command(folder, "run", "crews.py:payer", "Go", stdin=terminal) as process:
             assert process.stdout is not None
-            assert process.stdout.read(len("[y]es")) == "[y]es"
+            assert process.stdout.read(len("yes, no")) == "yes, no"
 
             if number is not None:
                 wait_until_blocked(process.pid)

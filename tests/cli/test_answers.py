@@ -1,0 +1,172 @@
+"""Answers to pauses on the command line: at the prompt, and as `--answer` of `crew resume`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from crew.cli import main
+from crew.cli.terminal import parse_answer
+from crew.runs.state import Pause
+
+CREW = """\
+from crew import Agent, Crew, Parallel, ScriptedProvider, call, tool
+
+@tool(approval="always")
+def pay(amount: int) -> str:
+    "Pay."
+    return f"paid {amount}"
+
+def reply(request):
+    return request.messages[-1].results[0].text
+
+def clerk(name):
+    return Agent(name, model=ScriptedProvider(call("pay", amount=3), reply), tools=[pay])
+
+clerks = [clerk("anna"), clerk("ben")]
+one = Crew("one", agents=[clerk("clerk")])
+two = Crew("two", agents=clerks, groups=[Parallel("both", branches=clerks)], entry="both")
+"""
+
+
+@pytest.fixture
+def crews(tmp_path: Path) -> Path:
+    path = tmp_path / "crews_for_answers.py"
+    path.write_text(CREW, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def type_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """A function that sets the lines that the user types; it returns the list of prompts."""
+
+    def set_lines(*lines: str) -> list[str]:
+        typed, prompts = iter(lines), []
+
+        def read(prompt: str) -> str:
+            prompts.append(prompt)
+            return next(typed)
+
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+        monkeypatch.setattr("builtins.input", read)
+        return prompts
+
+    return set_lines
+
+
+def pause(reason: str) -> Pause:
+    return Pause(id="run:call", reason=reason, run_id="run", agent="a", text="?")
+
+
+def test_an_empty_line_asks_again(
+    crews: Path, type_answers: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Enter alone must not refuse a call; the prompt lists the accepted answers."""
+    prompts = type_answers("", "  ", "yes")
+    assert main(["run", f"{crews}:one", "pay"]) == 0
+    assert prompts == ["yes, no, or a reason for refusing > "] * 3
+    out, err = capsys.readouterr()
+    assert out == "paid 3\n"
+    assert '⏸ clerk wants to call pay({"amount": 3}): waits for approval' in err
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"), [("maybe", "✗ pay was refused: maybe\n"), ("no", "✗ pay was refused\n"), ("yes", "")]
+)
+def test_a_refusal_is_printed(
+    answer: str,
+    line: str,
+    crews: Path,
+    tmp_path: Path,
+    type_answers: Callable[..., list[str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A mistyped yes is a reason for refusing, and the user can see it; with --answer as at the prompt."""
+    store = str(tmp_path / "runs.db")
+    assert main(["run", f"{crews}:one", "pay", "--store", store, "--json"]) == 3
+    out, err = capsys.readouterr()
+    run_id = json.loads(out)["run_id"]
+    assert err.startswith(f"crew: run {run_id}\n")
+
+    assert main(["resume", f"{crews}:one", run_id, "--store", store, f"--answer={answer}"]) == 0
+    assert _refusal(capsys.readouterr().err) == line
+
+    type_answers(answer)
+    assert main(["run", f"{crews}:one", "pay"]) == 0
+    assert _refusal(capsys.readouterr().err) == line
+
+
+def _refusal(err: str) -> str:
+    return "".join(line for line in err.splitlines(keepends=True) if "was refused" in line)
+
+
+def test_an_answer_without_a_pause_needs_exactly_one_pending_pause(
+    crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With several, the error lists them, and the run is unchanged."""
+    store = str(tmp_path / "runs.db")
+    assert main(["run", f"{crews}:two", "pay", "--store", store, "--json", "--quiet"]) == 3
+    result = json.loads(capsys.readouterr().out)
+    resume = ["resume", f"{crews}:two", result["run_id"], "--store", store]
+    pending = ", ".join(pause["id"] for pause in result["pauses"])
+    assert main([*resume, "--answer", "yes"]) == 2
+    assert capsys.readouterr().err == f"crew: --answer: must be PAUSE=ANSWER, not 'yes'; pending: {pending}\n"
+    first, second = (pause["id"] for pause in result["pauses"])
+    assert main([*resume, "--answer", f"{first}="]) == 2
+    assert "must be yes, no, or a reason for refusing, not ''" in capsys.readouterr().err
+    assert main([*resume, "--answer", f"{first}=yes", "--answer", f"{second}=a=b"]) == 0
+    assert "✗ pay was refused: a=b\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("run again", "run again"),
+        ("Skip", "skip"),
+        ("done=paid = 3", {"done": "paid = 3"}),
+        ("done=", {"done": ""}),
+        ("no", None),
+        ("yes", None),
+        ("paid 3", None),
+        ("", None),
+    ],
+)
+def test_a_call_in_doubt_accepts_no_other_answer(text: str, answer: object) -> None:
+    """`no` must not become the result of the call."""
+    assert parse_answer(pause("in_doubt"), text) == answer
+
+
+def test_resume_help_lists_the_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    """For each reason of a pause, and says that --store is required."""
+    with pytest.raises(SystemExit):
+        main(["resume", "--help"])
+
+    text = " ".join(capsys.readouterr().out.split())
+    assert "yes, no, or a reason for refusing" in text
+    assert "run again, skip, or done=RESULT" in text
+    assert "the SQLite file that holds the run (required)" in text
+
+
+def test_no_is_not_recorded_as_the_result_of_a_call_in_doubt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The process ends during the call; `no` is rejected, and `done=RESULT` is the result that the model sees."""
+    path, store = tmp_path / "killed_for_answers.py", str(tmp_path / "runs.db")
+    path.write_text(
+        CREW.replace('(approval="always")', "").replace("    return f", "    import os; os._exit(9)\n    #")
+    )
+    command = [sys.executable, "-m", "crew.cli", "run", f"{path}:one", "pay", "--store", store]
+    killed = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert killed.returncode == 9
+    run_id = killed.stderr.splitlines()[0].removeprefix("crew: run ")
+    resume = ["resume", f"{path}:one", run_id, "--store", store]
+    assert main(resume) == 3
+    assert main([*resume, "--answer", f"{run_id}:call_0_0=no"]) == 2
+    assert "must be run again, skip, or done=RESULT, not 'no'" in capsys.readouterr().err
+    assert main([*resume, "--answer", "done=paid 5"]) == 0
+    assert capsys.readouterr().out == "paid 5\n"
