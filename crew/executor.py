@@ -208,7 +208,6 @@ class CrewExecutor:
         return self._executor_telemetry.metrics()
 
     async def __aenter__(self) -> Self:
-        self._active_runs.keep_connections = True
         return self
 
     async def __aexit__(

@@ -33,10 +33,9 @@ def _closing_observers(run: ActiveRun) -> Iterator[None]:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ActiveRuns:
-    """Holds the task of each run. Without `keep_connections`, connections close with the last run."""
+    """Holds the task of each run. Connections belong to the executor and its event loop, not to a run."""
 
     connections: AsyncClosable
-    keep_connections: bool = False
     _tasks: dict[str, asyncio.Task[object]] = field(default_factory=dict)
     _cancelled: set[str] = field(default_factory=set)
 
@@ -115,7 +114,7 @@ class ActiveRuns:
 
     @asynccontextmanager
     async def claim(self, run_id: str) -> AsyncIterator[None]:
-        """Make the current task the only one that drives this run; connections close with the last run."""
+        """Make the current task the only one that drives this run."""
         task = asyncio.current_task()
         assert task is not None
 
@@ -127,9 +126,6 @@ class ActiveRuns:
         finally:
             del self._tasks[run_id]
             self._cancelled.discard(run_id)
-
-            if not self._tasks and not self.keep_connections:
-                await self.connections.aclose()
 
     def check_inactive(self, run_id: str) -> None:
         """Raise `RunActive` if this run is under way here."""

@@ -6,11 +6,11 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize, ref
 
 from crew.errors import (
     AuthenticationFailed,
@@ -32,15 +32,24 @@ _QUOTED_CHARS = 120
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _LoopClient:
-    """The client of one event loop; closed when it is `closing` and its last request has ended."""
+    """The client of one event loop; closed when it is `closing` and its last request has ended.
+
+    `lifetime` is an async generator that the event loop finalizes when it shuts down, as `asyncio.run` does.
+    """
 
     client: SDKClient
     users: int = 0
     closing: bool = False
+    lifetime: AsyncGenerator[None, None] | None = None
+    finalizer: finalize[..., object] | None = None
 
 
 class Connection:
-    """The clients of one provider: one for each event loop, made on first use."""
+    """The clients of one provider: one for each event loop, made on first use.
+
+    A client stays open between runs, so that its TCP and TLS connections are reused. It is closed by `aclose`, or when
+    its event loop shuts down.
+    """
 
     def __init__(
         self,
@@ -99,9 +108,8 @@ class Connection:
         """Close the running event loop's client once its last request has ended."""
         held = self._clients.pop(asyncio.get_running_loop(), None)
 
-        if held is not None:
-            held.closing = True
-            await _close_if_idle(held)
+        if held is not None and held.lifetime is not None:
+            await held.lifetime.aclose()
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[SDKClient]:
@@ -110,6 +118,11 @@ class Connection:
 
         if held is None:
             held = self._clients[loop] = _LoopClient(client=self._open_client())
+            held.lifetime = _close_with_loop(held, self._clients, loop)
+            await anext(held.lifetime)
+            # A provider that is dropped without `aclose` closes its client too, if its loop still runs.
+            held.finalizer = finalize(self, _close_soon, ref(loop), held.lifetime)
+            held.finalizer.atexit = False
 
         held.users += 1
 
@@ -202,6 +215,34 @@ def _os_error_text(error: OSError) -> str:
     # A negative number is the resolver's; asyncio replaces the text of a positive one by the address.
     text = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error.strerror)
     return text[:1].lower() + text[1:]
+
+
+async def _close_with_loop(
+    held: _LoopClient, clients: MutableMapping[asyncio.AbstractEventLoop, _LoopClient], loop: asyncio.AbstractEventLoop
+) -> AsyncGenerator[None, None]:
+    """Closes the client when this generator is closed: by `aclose`, or by `loop.shutdown_asyncgens`."""
+    try:
+        yield
+    finally:
+        if clients.get(loop) is held:
+            del clients[loop]
+
+        if held.finalizer is not None:
+            held.finalizer.detach()
+
+        held.closing = True
+        await _close_if_idle(held)
+
+
+def _close_soon(loop: ref[asyncio.AbstractEventLoop], lifetime: AsyncGenerator[None, None]) -> None:
+    running = loop()
+
+    if running is not None and not running.is_closed():
+        running.call_soon_threadsafe(lambda: running.create_task(_close(lifetime)))
+
+
+async def _close(lifetime: AsyncGenerator[None, None]) -> None:
+    await lifetime.aclose()
 
 
 async def _close_if_idle(held: _LoopClient) -> None:
