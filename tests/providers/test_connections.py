@@ -51,7 +51,7 @@ async def test_aclose_closes_the_connection_and_the_next_run_opens_another() -> 
 
 
 LOOPS = """
-import asyncio, gc, sys, warnings
+import asyncio, gc, sys, threading, warnings
 warnings.simplefilter("error")
 from crew import Agent, CrewExecutor
 from crew.providers import OpenAIChat
@@ -61,16 +61,20 @@ executor = CrewExecutor(Agent("a", model=OpenAIChat("gpt-4o", base_url=sys.argv[
 for _ in range(20):
     asyncio.run(executor.execute("Hello"))
 
-for _ in range(5):
-    executor.execute_sync("Hello")
+def work():
+    for _ in range(5):
+        executor.execute_sync("Hello")
 
+threads = [threading.Thread(target=work) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
 gc.collect()
 print("done")
 """
 
 
 async def test_loops_that_end_leave_nothing_open() -> None:
-    """Twenty-five `asyncio.run`s: no "Unclosed" message, no warning, no open connection at the server."""
+    """`asyncio.run` twenty times, `execute_sync` in eight threads: no "Unclosed" message, warning or open connection."""
     async with CountedServer() as server:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-W", "error", "-c", LOOPS, server.openai_url),
@@ -79,7 +83,7 @@ async def test_loops_that_end_leave_nothing_open() -> None:
         )
         output, errors = await process.communicate()
         assert (output.decode().strip(), errors.decode()) == ("done", "")
-        assert (server.accepted, server.count) == (25, 25)
+        assert (server.accepted, server.count) == (60, 60)
         assert not server.connections
 
     gc.collect()
