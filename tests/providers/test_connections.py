@@ -74,7 +74,7 @@ print("done")
 
 
 async def test_loops_that_end_leave_nothing_open() -> None:
-    """`asyncio.run` twenty times, `execute_sync` in eight threads: no "Unclosed" message, warning or open connection."""
+    """`asyncio.run` twenty times, `execute_sync` in eight threads: no "Unclosed" message, no warning, nothing open."""
     async with CountedServer() as server:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-W", "error", "-c", LOOPS, server.openai_url),
