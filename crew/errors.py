@@ -52,6 +52,16 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def abbreviate(value: object) -> str:
+    """The repr of a value, at most 80 characters of it; works even if its `__repr__` raises."""
+    try:
+        text = repr(value)
+    except Exception:  # the __repr__ of a user's object may raise anything
+        text = f"<{type(value).__name__}>"
+
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
 def suggest(name: str, names: Iterable[str]) -> str:
     """A hint that lists the closest matches among the names, or all names if none is close."""
     known = sorted(names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from typing import Any
 
@@ -289,9 +290,13 @@ async def test_overflow_in_the_middle_of_a_run_is_itemized() -> None:
 
 
 def test_unknown_model_is_a_definition_error() -> None:
-    """The error shows how to write a model."""
-    for model in ("gpt", "nobody:gpt", "scripted:"):
-        with pytest.raises(DefinitionError, match="provider:name"):
+    """The error shows how to write a model, or which part of its name is wrong."""
+    for model, words in (
+        ("gpt", "a model is provider:name"),
+        ("opnai:gpt-5", "unknown provider 'opnai'. Did you mean 'openai'?"),
+        ("openai:", "the model name after 'openai:' is missing"),
+    ):
+        with pytest.raises(DefinitionError, match=re.escape(words)):
             executor_for(model)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
@@ -18,10 +18,10 @@ from crew.config.file_schema import (
     HandoffSection,
     PolicySection,
 )
-from crew.errors import ConfigError, DefinitionError, suggest
+from crew.errors import ConfigError, DefinitionError, abbreviate, suggest
 from crew.history.policies.lookup import create_policy, resolve_policy
 from crew.interfaces import ModelSettings, Policy
-from crew.settings import problem_texts, read_settings
+from crew.settings import problem_text, read_settings
 from crew.tools.tool import Tool, tool
 
 
@@ -32,7 +32,10 @@ def build_crew(config: ConfigFile, name: str, path: str) -> Crew:
 
     section = config.crews[name]
     problems: list[str] = []
-    agents = [_build_agent(key, agent, config, problems) for key, agent in section.agents.items()]
+    agents = [
+        _build_agent(key, agent, config, _AgentProblems(config=config, crew=name, agent=key, texts=problems))
+        for key, agent in section.agents.items()
+    ]
     groups = [_build_group(key, group) for key, group in section.groups.items()]
 
     try:
@@ -75,40 +78,62 @@ def _build_group(name: str, section: GroupSection) -> Parallel:
     )
 
 
-def _build_agent(name: str, section: AgentSection, config: ConfigFile, problems: list[str]) -> Agent:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AgentProblems:
+    """Collects the problems of one agent, each with its location in the file."""
+
+    config: ConfigFile
+    crew: str
+    agent: str
+    texts: list[str]
+
+    def add(self, text: str, *place: str | int) -> None:
+        """Add a problem at a place below the agent."""
+        location = self.config.location("crews", self.crew, "agents", self.agent, *place)
+        self.texts.append(f"{location}agent {self.agent!r}: {text}")
+
+
+def _build_agent(name: str, section: AgentSection, config: ConfigFile, problems: _AgentProblems) -> Agent:
     return Agent(
         name,
         instructions=section.instructions,
         model=section.model,
         backup=section.backup,
         description=section.description,
-        tools=[loaded for path in section.tools if (loaded := _load_tool(name, path, problems)) is not None],
-        handoffs=[_build_handoff(name, handoff, problems) for handoff in section.handoffs],
+        tools=[
+            loaded
+            for index, path in enumerate(section.tools)
+            if (loaded := _load_tool(index, path, problems)) is not None
+        ],
+        handoffs=[_build_handoff(index, handoff, problems) for index, handoff in enumerate(section.handoffs)],
         routes=[Route(route.signal, to=route.to) for route in section.routes],
         then=section.then,
         wait_for_signal=section.wait_for_signal,
-        history=_agent_policy(name, section.history, problems),
+        history=_agent_policy(section.history, problems),
         max_input_tokens=section.max_input_tokens or config.max_input_tokens,
         sanitize_output=section.sanitize_output,
-        output=_load_model_class(name, "output", section.output, problems),
-        settings=_model_settings(name, section.settings, problems),
+        output=_load_model_class("output", section.output, problems, "output"),
+        settings=_model_settings(section.settings, problems),
     )
 
 
-def _build_handoff(agent: str, section: HandoffSection, problems: list[str]) -> Handoff:
-    payload = _load_model_class(agent, f"payload of the handoff to {section.to!r}", section.payload, problems)
+def _build_handoff(index: int, section: HandoffSection, problems: _AgentProblems) -> Handoff:
+    title = f"payload of the handoff to {section.to!r}"
+    payload = _load_model_class(title, section.payload, problems, "handoffs", index, "payload")
     return Handoff(to=section.to, history=section.history, payload=payload)
 
 
-def _agent_policy(agent: str, section: PolicySection | None, problems: list[str]) -> Policy | None:
+def _agent_policy(section: PolicySection | None, problems: _AgentProblems) -> Policy | None:
     try:
         return None if section is None else _resolve_policy(section)
     except DefinitionError as error:
-        problems.extend(f"agent {agent!r}: history: {problem}" for problem in error.problems)
+        for problem in error.problems:
+            problems.add(f"history: {problem}", "history")
+
         return None
 
 
-def _load_tool(agent: str, path: str, problems: list[str]) -> Tool | None:
+def _load_tool(index: int, path: str, problems: _AgentProblems) -> Tool | None:
     try:
         loaded = _import_object(path)
 
@@ -116,15 +141,17 @@ def _load_tool(agent: str, path: str, problems: list[str]) -> Tool | None:
             return loaded
 
         if not callable(loaded):
-            raise TypeError(f"it is {loaded!r}, not a function")
+            raise TypeError(f"it is {abbreviate(loaded)}, not a function")
 
         return tool(loaded)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        problems.append(f"agent {agent!r}: can't load the tool {path!r}: {error}. Tools are written as module:name")
+        problems.add(f"can't load the tool {path!r}: {error}. Tools are written as module:name", "tools", index)
         return None
 
 
-def _load_model_class(agent: str, key: str, path: str | None, problems: list[str]) -> type[BaseModel] | None:
+def _load_model_class(
+    key: str, path: str | None, problems: _AgentProblems, *place: str | int
+) -> type[BaseModel] | None:
     """The pydantic model that is written as `module:name`."""
     if path is None:
         return None
@@ -132,13 +159,13 @@ def _load_model_class(agent: str, key: str, path: str | None, problems: list[str
     try:
         loaded = _import_object(path)
     except (ImportError, AttributeError, ValueError) as error:
-        problems.append(f"agent {agent!r}: {key}: can't load {path!r}: {error}. Models are written as module:name")
+        problems.add(f"{key}: can't load {path!r}: {error}. Models are written as module:name", *place)
         return None
 
     if isinstance(loaded, type) and issubclass(loaded, BaseModel):
         return loaded
 
-    problems.append(f"agent {agent!r}: {key} must be a subclass of pydantic.BaseModel; {path!r} is {loaded!r}")
+    problems.add(f"{key} must be a subclass of pydantic.BaseModel; {path!r} is {abbreviate(loaded)}", *place)
     return None
 
 
@@ -147,11 +174,13 @@ def _import_object(path: str) -> object:
     return getattr(importlib.import_module(module), name)
 
 
-def _model_settings(agent: str, values: dict[str, object], problems: list[str]) -> ModelSettings:
+def _model_settings(values: dict[str, object], problems: _AgentProblems) -> ModelSettings:
     try:
         return read_settings(ModelSettings, values, stop=Annotated[tuple[str, ...], Field(strict=False)])
     except ValidationError as error:
-        problems.extend(f"agent {agent!r}: settings.{problem}" for problem in problem_texts(error))
+        for found in error.errors(include_url=False):
+            problems.add(f"settings.{problem_text(found)}", "settings", *found["loc"][:1])
+
         return ModelSettings()
 
 

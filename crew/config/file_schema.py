@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
 from typing import Annotated, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     ModelWrapValidatorHandler,
     PlainValidator,
+    PrivateAttr,
     ValidationError,
     model_validator,
 )
 
 from crew.agents.agent import HandoffMode
-from crew.errors import suggest
+from crew.errors import abbreviate, suggest
 from crew.history.policies.head_tail import HeadTail
 from crew.history.policies.lookup import POLICIES
 from crew.interfaces import (
@@ -28,9 +30,11 @@ from crew.interfaces import (
     WholeHistory,
     WholeHistoryMultipleSystemMessages,
 )
+from crew.providers.pool import model_name_problem
 from crew.runs.parameters import Limits, RequestParameters
 from crew.settings import (
     Accepts,
+    MessageLimit,
     NonNegativeInt,
     PositiveInt,
     Seconds,
@@ -41,6 +45,9 @@ from crew.settings import (
 )
 from crew.telemetry.setup import TelemetrySettings
 from crew.validation.validator import InputValidator
+
+Place = tuple[str | int, ...]
+"""The keys and indexes that lead to a value in the file."""
 
 
 class Section(BaseModel):
@@ -111,7 +118,9 @@ def _read_strategy(value: object) -> CompressionStrategy:
 
     if not isinstance(value, Mapping) or not isinstance(name, str) or name not in _STRATEGIES:
         known = ", ".join(map(repr, _STRATEGIES))
-        raise plain_error("compression_strategy", f"must be a mapping with a name among {known}, not {value!r}", value)
+        raise plain_error(
+            "compression_strategy", f"must be a mapping with a name among {known}, not {abbreviate(value)}", value
+        )
 
     return read_settings(_STRATEGIES[name], {key: option for key, option in value.items() if key != "name"})
 
@@ -119,6 +128,16 @@ def _read_strategy(value: object) -> CompressionStrategy:
 def _read_parameters(value: object) -> RequestParameters:
     strategy = Annotated[CompressionStrategy, PlainValidator(_read_strategy)] | None
     return read_settings(RequestParameters, value, compression_strategy=strategy)
+
+
+def _check_model_name(value: str) -> str:
+    if problem := model_name_problem(value):
+        raise plain_error("model", f"{value!r}: {problem}", value)
+
+    return value
+
+
+ModelName = Annotated[str, AfterValidator(_check_model_name)]
 
 
 class RouteSection(Section):
@@ -145,8 +164,8 @@ class AgentSection(Section):
     """An agent. Tools and pydantic models are written as `module:name`."""
 
     instructions: str = ""
-    model: str
-    backup: str | None = None
+    model: ModelName
+    backup: ModelName | None = None
     description: str = ""
     tools: list[str] = []
     handoffs: list[HandoffSection] = []
@@ -184,7 +203,7 @@ class CrewSection(Section):
 class ConfigFile(Section):
     """The whole file."""
 
-    max_messages_per_request: PositiveInt | None = None
+    max_messages_per_request: MessageLimit | None = None
     prune_to: PositiveInt | None = None
     history: PolicySection | None = None
     max_input_tokens: PositiveInt | None = None
@@ -195,3 +214,43 @@ class ConfigFile(Section):
     telemetry: Annotated[TelemetrySettings, PlainValidator(partial(read_settings, TelemetrySettings))] | None = None
     execution: ExecutionSection = ExecutionSection()
     crews: dict[str, CrewSection] = {}
+    _locations: dict[Place, str] = PrivateAttr(default_factory=dict)
+
+    def set_locations(self, locations: dict[Place, str]) -> None:
+        """Record the file, line and column of each key and item."""
+        self._locations = locations
+
+    def location(self, *place: str | int) -> str:
+        """The file, line and column of a key or item, or of the nearest enclosing one in the file, and a colon."""
+        while place and place not in self._locations:
+            place = place[:-1]
+
+        return f"{self._locations[place]}: " if place else ""
+
+
+_ALTERNATIVES: tuple[tuple[Place, Place], ...] = (
+    (("limits", "rounds"), ("execution", "max_iterations")),
+    (("history",), ("execution", "conversation")),
+    (("history",), ("execution", "max_conversation_messages")),
+    (("execution", "conversation", "max_messages"), ("execution", "max_conversation_messages")),
+)
+"""Keys with the same meaning."""
+
+
+def contradictions(values: object) -> Iterator[tuple[Place, str]]:
+    """The place and the problem of each setting that is given under two names."""
+    for first, second in _ALTERNATIVES:
+        if _is_given(values, first) and _is_given(values, second):
+            names = ".".join(map(str, first)), ".".join(map(str, second))
+            yield second, f"{names[0]} and {names[1]} set the same thing; give only one of them"
+
+
+def _is_given(values: object, place: Place) -> bool:
+    for key in place:
+        if not isinstance(values, Mapping) or key not in values:
+            return False
+
+        values = values[key]
+
+    # Only `rounds: null` has a meaning, no limit; any other key that is null has its default.
+    return values is not None or place == ("limits", "rounds")

@@ -10,14 +10,12 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from crew.config.file_schema import ConfigFile
+from crew.config.file_schema import ConfigFile, Place, contradictions
 from crew.errors import ConfigError
 from crew.settings import problem_text
 
 _ENVIRONMENT_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _MAX_BYTES = 1_000_000
-
-Place = tuple[str | int, ...]
 
 
 def load(path: str | Path, environment: Mapping[str, str] | None = None) -> ConfigFile:
@@ -36,9 +34,13 @@ def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Conf
         for found in error.errors(include_url=False):
             reader.add_problem(found["loc"], problem_text(found))
 
+    for place, text in contradictions(values):
+        reader.add_problem(place, text)
+
     if reader.problems:
         raise ConfigError(name, [text for _, text in sorted(reader.problems)])
 
+    config.set_locations(reader.locations)
     return config
 
 
@@ -85,6 +87,11 @@ class _NodeReader:
             return [self.read(item, (*place, index)) for index, item in enumerate(node.value)]
 
         return self._scalar(node)
+
+    @property
+    def locations(self) -> dict[Place, str]:
+        """The file, line and column of each key and item."""
+        return {place: f"{self.name}:{mark.line + 1}:{mark.column + 1}" for place, mark in self._marks.items()}
 
     def add_problem(self, place: Place, text: str) -> None:
         """Record a problem at a place, or at the nearest enclosing one that is in the file."""

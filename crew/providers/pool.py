@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from crew.errors import DefinitionError, suggest
+from crew.errors import DefinitionError, abbreviate, suggest
 from crew.interfaces import AsyncClosable, ChecksSettings, ModelSettings, Provider, RemoteProvider
 from crew.providers.anthropic import Anthropic
 from crew.providers.openai_chat import OpenAIChat
@@ -28,6 +28,9 @@ class ProviderPool:
     """
 
     def __init__(self, retry: RetryPolicy | None = None) -> None:
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise DefinitionError("CrewExecutor", f"retry must be RetryPolicy(...), not {abbreviate(retry)}")
+
         self._retry = retry or RetryPolicy()
         self._created: dict[str, Provider] = {}
         self._given: dict[int, Provider] = {}
@@ -71,14 +74,25 @@ class ProviderPool:
                 await provider.aclose()
 
 
-def _create(model: str) -> Provider:
-    kind, _, name = model.partition(":")
+def model_name_problem(model: str) -> str:
+    """Why a name such as `openai:gpt-5-mini` is not accepted; empty if it is."""
+    kind, colon, name = model.partition(":")
 
-    if kind not in PROVIDER_FACTORIES or not name:
-        raise DefinitionError(
-            f"Model {model!r}",
+    if not colon:
+        return (
             "a model is provider:name, such as 'openai:gpt-5-mini', or a provider object, such as "
-            f"ScriptedProvider('Hello'). {suggest(kind, PROVIDER_FACTORIES)}",
+            f"ScriptedProvider('Hello'). {suggest(kind, PROVIDER_FACTORIES)}"
         )
 
+    if kind not in PROVIDER_FACTORIES:
+        return f"unknown provider {kind!r}. {suggest(kind, PROVIDER_FACTORIES)}"
+
+    return "" if name else f"the model name after {model!r} is missing"
+
+
+def _create(model: str) -> Provider:
+    if problem := model_name_problem(model):
+        raise DefinitionError(f"Model {model!r}", problem)
+
+    kind, _, name = model.partition(":")
     return PROVIDER_FACTORIES[kind](name)

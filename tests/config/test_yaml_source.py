@@ -52,7 +52,7 @@ crews:
 """
     assert load_problems(tmp_path, text) == (
         "config.yaml:1:1: max_mesages_per_request is not a known key. Did you mean 'max_messages_per_request'?",
-        "config.yaml:2:1: prune_to must be a positive integer such as 50, not '25'",
+        "config.yaml:2:1: prune_to must be a positive integer, not '25'",
         "config.yaml:3:10: limits.rounds must be 0 or a positive integer, not 'x'",
         "config.yaml:3:21: limits.rouns is not a known key. Did you mean 'rounds' or 'tokens'?",
         "config.yaml:7:7: crews.a.agents.b.model is required",
@@ -122,7 +122,6 @@ def test_an_empty_file_has_all_defaults(tmp_path: Path) -> None:
 
 CREW = """\
 max_messages_per_request: 10
-limits: {rounds: 7}
 execution: {max_iterations: 5}
 crews:
   support:
@@ -208,6 +207,80 @@ crews:
         CrewExecutor.from_config(write_config(tmp_path, text), crew="b")
 
 
+def test_a_tool_or_model_class_that_cannot_be_loaded_has_a_location(tmp_path: Path) -> None:
+    """File, line, column and agent."""
+    text = """\
+crews:
+  a:
+    agents:
+      one:
+        model: "scripted:x"
+        tools:
+          - os.path:basename
+          - nowhere:x
+        output: os:nothing
+        handoffs: [{to: two, payload: os:path}]
+        settings: {temprature: 1}
+      two: {model: "scripted:x", history: {name: truncate, target: 0.9}}
+"""
+    with pytest.raises(ConfigError) as caught:
+        CrewExecutor.from_config(write_config(tmp_path, text), crew="a")
+
+    starts = (
+        "config.yaml:8:13: agent 'one': can't load the tool 'nowhere:x': No module named 'nowhere'",
+        "config.yaml:10:30: agent 'one': payload of the handoff to 'two' must be a subclass of pydantic.BaseModel",
+        "config.yaml:9:9: agent 'one': output: can't load 'os:nothing'",
+        "config.yaml:11:20: agent 'one': settings.temprature is not a known key",
+        "config.yaml:12:34: agent 'two': history: target=0.9 must be below",
+    )
+
+    for problem, start in zip(caught.value.problems, starts, strict=True):
+        assert problem.replace(f"{tmp_path}/", "").startswith(start)
+
+
+def test_a_wrong_model_name_has_a_location(tmp_path: Path) -> None:
+    text = """\
+crews:
+  a:
+    agents:
+      one: {model: gpt-5}
+      two: {model: "openai:", backup: "opnai:gpt-5"}
+"""
+    first, second, third = load_problems(tmp_path, text)
+    assert first.startswith("config.yaml:4:13: crews.a.agents.one.model 'gpt-5': a model is provider:name")
+    assert second == ("config.yaml:5:13: crews.a.agents.two.model 'openai:': the model name after 'openai:' is missing")
+    assert third == (
+        "config.yaml:5:31: crews.a.agents.two.backup 'opnai:gpt-5': unknown provider 'opnai'. Did you mean 'openai'?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("limits: {rounds: 7}\nexecution: {max_iterations: 5}", "limits.rounds and execution.max_iterations"),
+        ("limits: {rounds: null}\nexecution: {max_iterations: 5}", "limits.rounds and execution.max_iterations"),
+        ("history: rolling\nexecution: {conversation: {prune_to: 5}}", "history and execution.conversation"),
+        (
+            "history: rolling\nexecution: {max_conversation_messages: 9}",
+            "history and execution.max_conversation_messages",
+        ),
+        (
+            "\nexecution: {max_conversation_messages: 9, conversation: {max_messages: 8}}",
+            "execution.conversation.max_messages and execution.max_conversation_messages",
+        ),
+    ],
+)
+def test_a_setting_under_two_names_is_refused(tmp_path: Path, text: str, names: str) -> None:
+    """Neither of them is ignored silently."""
+    assert load_problems(tmp_path, text) == (f"config.yaml:2:13: {names} set the same thing; give only one of them",)
+
+
+def test_a_setting_under_one_name_is_accepted(tmp_path: Path) -> None:
+    """A key that is null is not given, and other limits are independent."""
+    text = "limits: {handoffs: 7}\nhistory: null\nexecution: {max_iterations: 5, conversation: {max_messages: 8}}\n"
+    assert load(write_config(tmp_path, text)).execution.max_iterations == 5
+
+
 def test_an_unknown_policy_gets_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'rolling'"):
         CrewExecutor.from_config(write_config(tmp_path, "history: roling\n" + CREW), crew="support")
@@ -274,14 +347,14 @@ history: {name: head_tail, summarize_on_trim: 1, prun_to: 3}
 crews:
   a:
     agents:
-      one: {model: x, history: {name: head_tail, summarize_on_trim: x}}
-      two: {model: x, history: roling}
+      one: {model: 'scripted:x', history: {name: head_tail, summarize_on_trim: x}}
+      two: {model: 'scripted:x', history: roling}
 """
     assert load_problems(tmp_path, text) == (
         "config.yaml:1:28: history.summarize_on_trim must be true or false, not 1",
         "config.yaml:1:50: history.prun_to is not a known key. Did you mean 'prune_to'?",
-        "config.yaml:5:50: crews.a.agents.one.history.summarize_on_trim must be true or false, not 'x'",
-        "config.yaml:6:23: crews.a.agents.two.history must name a policy, not 'roling'. Did you mean 'rolling'?",
+        "config.yaml:5:61: crews.a.agents.one.history.summarize_on_trim must be true or false, not 'x'",
+        "config.yaml:6:34: crews.a.agents.two.history must name a policy, not 'roling'. Did you mean 'rolling'?",
     )
 
 
