@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from crew.interfaces import HistoryEntry, MessageGroup, PruneDecision
+from crew.errors import CrewError, RunError, describe
+from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PruneDecision
 from crew.message_rules.validate import group_spans
 from crew.messages import (
     AssistantMessage,
@@ -189,6 +190,22 @@ def prune_decision(
 
 
 # ------------------------------------------------------------------------------------------ bounds
+
+
+def call_policy(policy: Policy, groups: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
+    """The decision of a policy. Raises `RunError` with the policy's name if it fails or returns something else."""
+    try:
+        decision: object = policy.prune(groups, budget)
+    except CrewError:
+        raise
+    except Exception as error:  # the policy boundary: user code may raise anything
+        raise RunError(f"The history policy {policy.name!r} failed: {describe(error)}") from error
+
+    if not isinstance(decision, PruneDecision):
+        kind = type(decision).__name__
+        raise RunError(f"The history policy {policy.name!r} must return a PruneDecision, not {kind}")
+
+    return decision
 
 
 def enforce_bounds(groups: Sequence[MessageGroup], decision: PruneDecision, limit: int | None) -> PruneDecision:

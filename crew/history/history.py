@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from crew.errors import ContextOverflow
-from crew.history.eviction import enforce_bounds, group_entries, groups_size, protect
+from crew.history.eviction import call_policy, enforce_bounds, group_entries, groups_size, protect
 from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PruneDecision
 from crew.messages import Message, SummaryMessage, message_size
 
@@ -43,7 +43,7 @@ class History:
         if budget.limit is not None:
             _check_mandatory_fits(groups, budget.limit)
 
-        decision = enforce_bounds(groups, policy.prune(groups, budget), budget.limit)
+        decision = enforce_bounds(groups, call_policy(policy, groups, budget), budget.limit)
         return (grown._keep(decision), decision) if decision.evicted else (grown, None)
 
     def insert_summary(

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from crew.errors import ContextOverflow
-from crew.history.eviction import Unit, enforce_bounds, evict, group_entries
+from crew.history.eviction import Unit, call_policy, enforce_bounds, evict, group_entries
 from crew.history.history import History
 from crew.history.policies.view_policies import MaskToolResults
 from crew.history.token_budget import WINDOW_THRESHOLD, Calibration, TokenBudget, split_billed
 from crew.history.view import MARKER_TOKENS, RequestView, View, hide_positions, mask_messages
-from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PolicyOptions, PruneDecision
+from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PolicyOptions
 from crew.messages import OMITTED, ToolMessage, message_size
 
 TARGET_SHARE = 0.5
@@ -269,7 +269,7 @@ def _apply_policy(view_policy: ViewPolicy, fitter: ViewFitter) -> None:
     target = options.prune_to or max(1, (limit or 0) // 2)
     budget = HistoryBudget(limit=limit, prune_to=target, window=fitter.token_budget.window, overhead_tokens=tokens)
     bound = limit - size if limit is not None else sum(g.size for g in groups)
-    decision: PruneDecision = enforce_bounds(groups, policy.prune(groups, budget), bound)
+    decision = enforce_bounds(groups, call_policy(policy, groups, budget), bound)
 
     if decision.evicted:
         gone = [entry for g in decision.evicted for entry in g.entries]

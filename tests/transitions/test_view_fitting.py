@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from crew import Agent, CrewExecutor, Limits, Parallel, ScriptedProvider, call, handoff, tool
 from crew.agents import Crew
-from crew.errors import ContextOverflow, DefinitionError
+from crew.errors import ContextOverflow, DefinitionError, RunError
 from crew.history import estimate_message_tokens
 from crew.history.policies import MaskToolResults, Rolling, Truncate, Unbounded, chain
-from crew.interfaces import HistoryBudget, MessageGroup, ModelReply, ModelRequest, ModelSettings, PruneDecision
+from crew.interfaces import HistoryBudget, MessageGroup, ModelReply, ModelRequest, ModelSettings, Policy, PruneDecision
 from crew.message_rules import PROFILES, validate
 from crew.messages import OMITTED, SystemMessage, ToolMessage, Usage
 from crew.runs import Event, RequestParameters, RunResult
@@ -248,7 +248,7 @@ def test_instructions_above_the_window_fail_when_built() -> None:
     with pytest.raises(DefinitionError, match="80% of its window of 8192"):
         CrewExecutor(Agent("a", instructions="word " * 9_000, model=registered))
 
-    with pytest.raises(DefinitionError, match="max_input_tokens must be a positive integer such as 50, not 0"):
+    with pytest.raises(DefinitionError, match="max_input_tokens must be a positive integer, not 0"):
         CrewExecutor(Agent("a", model=registered, max_input_tokens=0))
 
     CrewExecutor(Agent("a", instructions="word " * 200_000, model=ScriptedProvider("x")))
@@ -333,6 +333,37 @@ async def test_custom_policy_cannot_break_a_view() -> None:
         assert not validate(request.messages)
         assert request.messages[0].text == "Read it."
         assert OMITTED not in str(request.messages[-1])
+
+
+class Failing:
+    """A custom policy with a mistake in `prune`."""
+
+    name = "bad"
+
+    def __init__(self, prune: Callable[..., Any]) -> None:
+        self.prune = prune
+
+
+@pytest.mark.parametrize(
+    ("prune", "words"),
+    [
+        (lambda history, budget: 1 / 0, "The history policy 'bad' failed: ZeroDivisionError: division by zero"),
+        (lambda history, budget: list(history), "The history policy 'bad' must return a PruneDecision, not list"),
+    ],
+)
+@pytest.mark.parametrize("stage", ["history", "chain", "view"])
+async def test_the_error_of_a_failing_policy_names_it(prune: Callable[..., Any], words: str, stage: str) -> None:
+    """In the shared history, in a chain, and in the view of an agent."""
+    bad = Failing(prune)
+    agent = Agent("reader", model=RecordingProvider(reader(9)), tools=[read], history=bad if stage == "view" else None)
+    shared: Policy = {"history": bad, "chain": chain(Rolling(), bad), "view": Rolling()}[stage]
+    executor = CrewExecutor(agent, history=shared, max_messages_per_request=6)
+
+    with pytest.raises(RunError) as caught:
+        await executor.execute("Read it.")
+
+    assert str(caught.value) == words
+    assert caught.value.result is not None or stage == "view"
 
 
 class KeepsAll:

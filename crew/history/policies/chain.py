@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from crew.errors import DefinitionError
-from crew.history.eviction import enforce_bounds
+from crew.errors import DefinitionError, abbreviate
+from crew.history.eviction import call_policy, enforce_bounds
 from crew.history.policies.rolling import Rolling
 from crew.interfaces import HistoryBudget, MessageGroup, Policy, PolicyOptions, PruneDecision, policy_options
 
 
 def check_policy(spec: object, expected: str) -> Policy:
     """Return `spec` if it is a policy, else raise an error that names what is expected."""
-    if isinstance(spec, type) or not isinstance(spec, Policy) or not isinstance(spec.name, str):
-        text = f"a policy has a name and a method 'prune'; give {expected}, not {spec!r}"
+    if isinstance(spec, type):
+        text = f"{spec.__name__} is a class; pass an object: {spec.__name__}()"
+        raise DefinitionError("History policy", text)
+
+    if not isinstance(spec, Policy) or not isinstance(spec.name, str):
+        text = f"a policy has a name and a method 'prune'; give {expected}, not {abbreviate(spec)}"
         raise DefinitionError("History policy", text)
 
     return spec
@@ -57,7 +61,7 @@ class Chain:
         total = PruneDecision(kept=tuple(history))
 
         for policy, options in zip(self.policies, self._member_options, strict=True):
-            one = enforce_bounds(total.kept, policy.prune(total.kept, _member_budget(options, budget)), None)
+            one = enforce_bounds(total.kept, call_policy(policy, total.kept, _member_budget(options, budget)), None)
             total = PruneDecision(
                 kept=one.kept,
                 evicted=(*total.evicted, *one.evicted),
