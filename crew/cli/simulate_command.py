@@ -102,12 +102,11 @@ def add_simulate_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def simulate_command(args: argparse.Namespace) -> int:
     """Print the comparison and return the exit code; 2 if the simulation is not possible."""
-    prices = Prices(input=args.input, output=args.output, cache_read=args.cache_read, cache_write=args.cache_write)
-
     try:
         if not args.transcript.exists():
             raise DefinitionError(str(args.transcript), "no such file")
 
+        prices = Prices(input=args.input, output=args.output, cache_read=args.cache_read, cache_write=args.cache_write)
         policies = dict(parse_policy(text) for text in args.policy) or None
         simulation = simulate(args.transcript, policies, prices, facts=args.fact, fixed_tokens=args.fixed_tokens)
 

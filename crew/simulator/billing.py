@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from crew.history.tokens import estimate_message_tokens
 from crew.interfaces import ModelRequest
 from crew.messages import Message
+from crew.settings import NonNegativeNumber, check_settings
 
 CACHED_FROM = 1_024
 """Providers do not cache shorter prefixes."""
@@ -20,10 +21,13 @@ REMEMBERED_REQUESTS = 3
 class Prices:
     """Dollars per million tokens. The defaults are those of a mid-sized Anthropic model."""
 
-    input: float = 3.0
-    output: float = 15.0
-    cache_read: float = 0.3
-    cache_write: float = 3.75
+    input: NonNegativeNumber = 3.0
+    output: NonNegativeNumber = 15.0
+    cache_read: NonNegativeNumber = 0.3
+    cache_write: NonNegativeNumber = 3.75
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

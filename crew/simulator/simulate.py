@@ -19,6 +19,7 @@ from crew.message_rules.validate import validate
 from crew.messages import Message, UserMessage
 from crew.providers.scripted import ScriptedProvider
 from crew.runs.parameters import RequestParameters
+from crew.settings import NonNegativeInt, value_problems
 from crew.simulator.billing import BilledRequest, Prices, PromptCacheBilling
 from crew.simulator.recording import Recording, RecordingSource, read_recording
 from crew.simulator.replay import Replay
@@ -53,6 +54,9 @@ def simulate(
     whether the last request still contains `facts` and `constraints`; by default, constraints are the user's sentences
     with words such as "must", "never" or "only". An extract of the messages takes the place of each summary.
     """
+    if problems := value_problems(NonNegativeInt, {"fixed_tokens": fixed_tokens}):
+        raise DefinitionError("simulate", problems)
+
     recording = read_recording(transcript)
     prices = prices or Prices()
     labelled = policies if isinstance(policies, Mapping) else _label_policies(policies or ()) or DEFAULT_POLICIES

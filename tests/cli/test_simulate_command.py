@@ -53,6 +53,12 @@ def test_the_table_has_a_line_for_each_policy(capsys: pytest.CaptureFixture[str]
     assert "1/1" in lines[1]
 
 
+@pytest.mark.parametrize("option", ["--input", "--output", "--cache-read", "--cache-write", "--fixed-tokens"])
+def test_a_negative_price_or_size_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(str(TRANSCRIPTS / "support.json"), option, "-3") == 2
+    assert f"{option[2:].replace('-', '_')} must be 0 or a positive" in capsys.readouterr().err
+
+
 def test_policies_are_parsed_from_text() -> None:
     """A name, options, a label, and a chain."""
     assert parse_policy("rolling") == ("rolling", {"name": "rolling"})
