@@ -87,7 +87,7 @@ class CrewExecutor:
         telemetry: Telemetry | None = None,
         secrets: Sequence[str | SecretStr] = (),
     ) -> None:
-        check_arguments(crew, limits, store, validator, parameters, observers)
+        check_arguments(crew, limits, store, validator, parameters, observers, secrets)
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
         policy = resolve_policy(history)
         shared, views = split_stages(policy)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Discriminator
 
-from crew.errors import DefinitionError
+from crew.errors import DefinitionError, abbreviate
 from crew.messages import HasCache, Message, ProviderData, ToolCall, Usage
 from crew.settings import Accepts, NonNegativeInt, PositiveInt, PositiveRatio, check_settings, setting_problems
 
@@ -289,7 +289,7 @@ def policy_options(policy: Policy) -> PolicyOptions:
     options: object = policy.options
 
     if not isinstance(options, PolicyOptions):
-        problem = f"its attribute 'options' must be a PolicyOptions, not {options!r}"
+        problem = f"its attribute 'options' must be a PolicyOptions, not {abbreviate(options)}"
         raise DefinitionError(f"History policy {policy.name!r}", problem)
 
     if problems := setting_problems(options):
@@ -315,6 +315,9 @@ class LastNMessages:
     n: NonNegativeInt = field(kw_only=False)
     kind: Literal["last_n_messages"] = "last_n_messages"
 
+    def __post_init__(self) -> None:
+        check_settings(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunked:
@@ -323,6 +326,9 @@ class Chunked:
     size: PositiveInt = field(kw_only=False)
     kind: Literal["chunked"] = "chunked"
 
+    def __post_init__(self) -> None:
+        check_settings(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromTimestamp:
@@ -330,6 +336,9 @@ class FromTimestamp:
 
     time: float = field(kw_only=False)
     kind: Literal["from_timestamp"] = "from_timestamp"
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import custom_error_schema
 
-from crew.errors import DefinitionError, suggest
+from crew.errors import DefinitionError, abbreviate, suggest
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -78,7 +78,8 @@ def _http_url(value: str) -> str:
     return value
 
 
-PositiveInt = Annotated[int, Field(ge=1), Accepts("a positive integer such as 50")]
+PositiveInt = Annotated[int, Field(ge=1), Accepts("a positive integer")]
+MessageLimit = Annotated[int, Field(ge=1), Accepts("a positive integer such as 50")]
 NonNegativeInt = Annotated[int, Field(ge=0), Accepts("0 or a positive integer")]
 NonNegativeNumber = Annotated[float, Field(ge=0), Accepts("0 or a positive number")]
 Seconds = Annotated[float, Field(gt=0), Accepts("a number of seconds above 0")]
@@ -209,7 +210,7 @@ def _words(found: ErrorDetails, known: Sequence[str]) -> str:
         case kind:
             words = _TYPE_WORDS.get(kind, found["msg"].replace("Input should be", "must be"))
 
-    return f"{words}, not {_abbreviate(found['input'])}"
+    return f"{words}, not {abbreviate(found['input'])}"
 
 
 def _detail(
@@ -217,11 +218,6 @@ def _detail(
 ) -> InitErrorDetails:
     error = PydanticCustomError(kind, "{text}", {"text": text})
     return InitErrorDetails(type=error, loc=location, input=value)
-
-
-def _abbreviate(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 @cache

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import BaseModel
 
-from crew.errors import DefinitionError
+from crew.errors import DefinitionError, abbreviate
 from crew.interfaces import ModelSettings, Policy, Provider, ToolSpec
 from crew.messages import Message
 from crew.settings import PositiveInt, Seconds, setting_problems
@@ -54,16 +54,12 @@ class Agent:
     description: str = ""
 
     def __post_init__(self) -> None:
-        lists: dict[str, object] = {"tools": self.tools, "handoffs": self.handoffs, "routes": self.routes}
-        problems = setting_problems(self)
-        problems.extend(
-            f"{name} must be a list, not {type(value).__name__}"
-            for name, value in lists.items()
-            if isinstance(value, str | Mapping) or not isinstance(value, Iterable)
-        )
+        object.__setattr__(self, "tools", _as_sequence(self.tools))
+        object.__setattr__(self, "handoffs", _as_sequence(self.handoffs))
+        object.__setattr__(self, "routes", _as_sequence(self.routes))
 
-        if problems:
-            raise DefinitionError(f"Agent {self.name!r}", problems)
+        if problems := [*setting_problems(self), *_agent_problems(self)]:
+            raise DefinitionError(f"Agent {abbreviate(self.name)}", problems)
 
         tools = tuple(item if isinstance(item, Tool | AgentTool) else tool(item) for item in self.tools)
         unbound = [item.name for item in tools if isinstance(item, Tool) and item.signature.is_unbound]
@@ -108,6 +104,10 @@ class Route:
     signal: str = field(kw_only=False)
     to: Agent | Parallel | str | None
 
+    def __post_init__(self) -> None:
+        if problems := [*setting_problems(self), *_target_problems("to", self.to, "an agent, a group, a name or None")]:
+            raise DefinitionError("Route", problems)
+
     @property
     def target(self) -> str | None:
         return None if self.to is None else node_name(self.to)
@@ -124,6 +124,13 @@ class Parallel:
     timeout: Seconds | None = None
     max_concurrency: PositiveInt | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "branches", _as_sequence(self.branches))
+        branches = _item_problems("branches", self.branches, (Agent, Parallel, str), "an agent or a name")
+
+        if problems := [*branches, *_target_problems("then", self.then, "an agent, a group or a name")]:
+            raise DefinitionError(f"Parallel {abbreviate(self.name)}", problems)
+
     @property
     def branch_names(self) -> tuple[str, ...]:
         return tuple(node_name(branch) for branch in self.branches)
@@ -136,6 +143,10 @@ class Handoff:
     to: Agent | Parallel | str
     history: HandoffFilter = "full"
     payload: type[BaseModel] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.to, Agent | Parallel | str):
+            raise DefinitionError("Handoff", f"to must be an agent, a group or a name, not {abbreviate(self.to)}")
 
     @property
     def target(self) -> str:
@@ -151,6 +162,51 @@ def handoff(
 ) -> Handoff:
     """A handoff that filters the history for its target, or has a payload that the model must fill in."""
     return Handoff(to=to, history=history, payload=payload)
+
+
+def _as_sequence(items: object) -> object:
+    """The items of an iterator or a set as a tuple, because they are read several times; anything else as it is."""
+    return tuple(items) if isinstance(items, Iterator | Set) else items
+
+
+def _agent_problems(agent: Agent) -> Iterator[str]:
+    settings: object = agent.settings
+
+    if not isinstance(settings, ModelSettings):
+        yield f"settings must be ModelSettings(...), not {abbreviate(settings)}"
+
+    nodes = "an agent, a group, a handoff or a name"
+    yield from _tool_problems(agent.tools)
+    yield from _item_problems("handoffs", agent.handoffs, (Agent, Parallel, Handoff, str), nodes)
+    yield from _item_problems("routes", agent.routes, (Route,), "Route(...)")
+    yield from _target_problems("then", agent.then, "an agent, a group or a name")
+
+
+def _tool_problems(tools: object) -> Iterator[str]:
+    if not isinstance(tools, Sequence) or isinstance(tools, str):
+        yield from _item_problems("tools", tools, (), "")
+        return
+
+    for index, item in enumerate(tools):
+        if isinstance(item, Agent):
+            yield f"tools[{index}] must be a function or a tool, not an agent; pass agent.as_tool()"
+        elif not isinstance(item, Tool | AgentTool) and not callable(item):
+            yield f"tools[{index}] must be a function or a tool, not {abbreviate(item)}"
+
+
+def _item_problems(name: str, items: object, accepted: tuple[type, ...], words: str) -> Iterator[str]:
+    if not isinstance(items, Sequence) or isinstance(items, str):
+        yield f"{name} must be a list, not {type(items).__name__}"
+        return
+
+    for index, item in enumerate(items):
+        if not isinstance(item, accepted):
+            yield f"{name}[{index}] must be {words}, not {abbreviate(item)}"
+
+
+def _target_problems(name: str, target: object, words: str) -> Iterator[str]:
+    if target is not None and not isinstance(target, Agent | Parallel | str):
+        yield f"{name} must be {words}, not {abbreviate(target)}"
 
 
 def node_name(node: Agent | Parallel | str) -> str:

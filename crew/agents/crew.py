@@ -11,7 +11,7 @@ from typing import get_args
 from pydantic import BaseModel
 
 from crew.agents.agent import Agent, AgentTool, HandoffMode, Parallel, Quorum, agent_handoffs, node_name
-from crew.errors import DefinitionError, suggest
+from crew.errors import DefinitionError, abbreviate, suggest
 from crew.interfaces import Provider
 from crew.settings import setting_problems, value_problems
 from crew.tools.tool import TOOL_NAME, Tool
@@ -56,11 +56,11 @@ def graph_problems(agents: Sequence[Agent], groups: Sequence[Parallel], entry: N
 def _wrong_types(agents: Sequence[object], groups: Sequence[object]) -> Iterator[str]:
     for index, agent in enumerate(agents):
         if not isinstance(agent, Agent):
-            yield f"agents[{index}] must be an Agent, not {agent!r}"
+            yield f"agents[{index}] must be an Agent, not {abbreviate(agent)}"
 
     for index, group in enumerate(groups):
         if not isinstance(group, Parallel):
-            yield f"groups[{index}] must be a Parallel, not {group!r}"
+            yield f"groups[{index}] must be a Parallel, not {abbreviate(group)}"
         else:
             yield from value_problems(str, {f"groups[{index}].name": group.name})
 
@@ -137,10 +137,10 @@ def _model_problems(agent: Agent) -> Iterator[str]:
 
     for field_name, model in (("model", agent.model), ("backup", agent.backup)):
         if model is not None and not isinstance(model, str) and not _is_provider(model):
-            yield f"{field_name} must be a name such as {example} or a provider, not {model!r}"
+            yield f"{field_name} must be a name such as {example} or a provider, not {abbreviate(model)}"
 
     if agent.output is not None and not _is_pydantic_model(agent.output):
-        yield f"output must be a subclass of pydantic.BaseModel, not {agent.output!r}"
+        yield f"output must be a subclass of pydantic.BaseModel, not {abbreviate(agent.output)}"
 
 
 def _tool_problems(agent: Agent) -> Iterator[str]:
@@ -160,10 +160,10 @@ def _handoff_problems(agent: Agent) -> Iterator[str]:
     for handoff in agent_handoffs(agent):
         if not callable(handoff.history) and handoff.history not in HANDOFF_MODES:
             modes = ", ".join(map(repr, HANDOFF_MODES))
-            yield f"history= of a handoff must be {modes} or a function, not {handoff.history!r}"
+            yield f"history= of a handoff must be {modes} or a function, not {abbreviate(handoff.history)}"
 
         if handoff.payload is not None and not _is_pydantic_model(handoff.payload):
-            yield f"payload= of a handoff must be a subclass of pydantic.BaseModel, not {handoff.payload!r}"
+            yield f"payload= of a handoff must be a subclass of pydantic.BaseModel, not {abbreviate(handoff.payload)}"
 
 
 def _route_problems(agent: Agent) -> Iterator[str]:
@@ -208,7 +208,7 @@ def _on_error_problems(group: Parallel) -> Iterator[str]:
         case "collect" | "fail_fast" | "first_success":
             pass
         case _:
-            yield f"on_error must be 'collect', 'fail_fast', 'first_success' or Quorum(n), not {on_error!r}"
+            yield f"on_error must be 'collect', 'fail_fast', 'first_success' or Quorum(n), not {abbreviate(on_error)}"
 
 
 def _unreachable_nodes(nodes: dict[str, Node], start: str) -> Iterator[str]:

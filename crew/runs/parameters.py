@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crew.errors import DefinitionError
+from crew.errors import DefinitionError, abbreviate
 from crew.interfaces import (
     Chunked,
     CompressionStrategy,
@@ -14,6 +14,8 @@ from crew.interfaces import (
     WholeHistoryMultipleSystemMessages,
 )
 from crew.settings import NonNegativeInt, NonNegativeNumber, PositiveInt, check_settings, setting_problems
+
+_STRATEGIES = (WholeHistory, LastNMessages, Chunked, FromTimestamp, WholeHistoryMultipleSystemMessages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +39,11 @@ class RequestParameters:
 
 
 def _strategy_problems(strategy: object) -> list[str]:
-    match strategy:
-        case None:
-            return []
-        case WholeHistory() | LastNMessages() | Chunked() | FromTimestamp() | WholeHistoryMultipleSystemMessages():
-            return [f"compression_strategy.{problem}" for problem in setting_problems(strategy)]
-        case _:
-            accepted = "a strategy such as WholeHistory() or LastNMessages(20)"
-            return [f"compression_strategy must be {accepted}, not {strategy!r}"]
+    if strategy is None or isinstance(strategy, _STRATEGIES):
+        return []
+
+    accepted = "a strategy such as WholeHistory() or LastNMessages(20)"
+    return [f"compression_strategy must be {accepted}, not {abbreviate(strategy)}"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, Validation
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
 
-from crew.errors import DefinitionError
+from crew.errors import DefinitionError, abbreviate
 from crew.interfaces import ToolSpec
 from crew.tools.context import Context
 
@@ -153,13 +153,8 @@ def _explain(error: ValidationError) -> str:
 
     for found in error.errors(include_url=False, include_context=False):
         where = ".".join(str(part) for part in found["loc"])
-        got = "" if found["type"] in ("missing", "json_invalid") else f" (got {_abbreviate(found['input'])})"
+        got = "" if found["type"] in ("missing", "json_invalid") else f" (got {abbreviate(found['input'])})"
         problems.append(f"{where}: {found['msg']}{got}" if where else f"{found['msg']}{got}")
 
     listed = "; ".join(problems[:20])
     return f"The arguments are not valid: {listed}. Call the tool again with arguments that match its schema."
-
-
-def _abbreviate(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "…"

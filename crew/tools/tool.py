@@ -11,7 +11,7 @@ from typing import Any, Literal, overload
 
 from pydantic_core import to_json
 
-from crew.errors import DefinitionError
+from crew.errors import DefinitionError, abbreviate
 from crew.interfaces import ToolSpec
 from crew.messages import replace_surrogates
 from crew.settings import NonNegativeInt, PositiveInt, Seconds, setting_problems
@@ -129,9 +129,9 @@ def _tool_problems(tool: Tool) -> Iterator[str]:
         yield f"the name {tool.name!r} must be 1–64 of A–Z a–z 0–9 _ -; pass another one with name="
 
     if not callable(tool.approval) and tool.approval not in ("never", "always"):
-        yield f"approval must be 'never', 'always' or a function of the arguments, not {tool.approval!r}"
+        yield f"approval must be 'never', 'always' or a function of the arguments, not {abbreviate(tool.approval)}"
     elif inspect.iscoroutinefunction(tool.approval):
-        yield f"approval must be a synchronous function; {tool.approval!r} is async"
+        yield f"approval must be a synchronous function; {abbreviate(tool.approval)} is async"
 
     parameters = tool.signature.parameter_names
 

@@ -20,7 +20,7 @@ from crew.history.view_fitting import ViewPolicy
 from crew.interfaces import HistoryBudget, OutputSpec, Policy, PolicyOptions, TokenCounter, ToolSpec, policy_options
 from crew.messages import Message, SystemMessage
 from crew.runs.state import RunFields
-from crew.settings import PositiveInt, value_problems
+from crew.settings import MessageLimit, PositiveInt, value_problems
 from crew.tools.tool import Tool
 from crew.transitions.sanitize_output import sanitize_output
 
@@ -180,7 +180,8 @@ def resolve_budget(crew: Crew, policy: Policy, limit: int | None, prune_to: int 
     """The bound of the history: the explicit limit, else that of the policy; by default a pruning cuts to its half."""
     options = policy_options(policy)
     prune_to = options.prune_to if prune_to is None else prune_to
-    problems = value_problems(PositiveInt | None, {"max_messages_per_request": limit, "prune_to": prune_to})
+    problems = value_problems(MessageLimit | None, {"max_messages_per_request": limit})
+    problems.extend(value_problems(PositiveInt | None, {"prune_to": prune_to}))
     own = options.history_limit
 
     if not problems and limit is not None and own is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import iscoroutinefunction
+
+from pydantic import SecretStr
 
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
-from crew.errors import DefinitionError, InvalidInput, UnknownPause, Violation
+from crew.errors import DefinitionError, InvalidInput, UnknownPause, Violation, abbreviate
 from crew.runs.interfaces import ObserverFactory, RunStore
 from crew.runs.parameters import Limits, RequestParameters
 from crew.runs.state import Pause, RunState, pending_pauses
@@ -16,7 +18,13 @@ from crew.validation.validator import InputValidator
 
 
 def check_arguments(
-    crew: object, limits: object, store: object, validator: object, parameters: object, observers: object
+    crew: object,
+    limits: object,
+    store: object,
+    validator: object,
+    parameters: object,
+    observers: object,
+    secrets: object,
 ) -> None:
     """Raise `DefinitionError` with every argument of a wrong type."""
     problems = [
@@ -26,6 +34,7 @@ def check_arguments(
         *_type_problems("parameters", parameters, RequestParameters),
         *_store_problems(store),
         *_observer_problems(observers),
+        *_secret_problems(secrets),
     ]
 
     if problems:
@@ -34,22 +43,26 @@ def check_arguments(
 
 def _crew_problems(crew: object) -> Iterator[str]:
     if not isinstance(crew, Crew | Agent):
-        yield f"crew must be a Crew or an Agent, not {crew!r}; CrewExecutor.from_config accepts the name of a crew"
+        if isinstance(crew, list | tuple):
+            yield f'crew must be a Crew or an Agent, not a {type(crew).__name__}; use Crew("name", agents=[…])'
+        else:
+            text = f"crew must be a Crew or an Agent, not {abbreviate(crew)}"
+            yield f"{text}; CrewExecutor.from_config accepts the name of a crew"
 
 
 def _type_problems(name: str, value: object, accepted: type) -> Iterator[str]:
     if value is not None and not isinstance(value, accepted):
-        yield f"{name} must be {accepted.__name__}(...), not {value!r}"
+        yield f"{name} must be {accepted.__name__}(...), not {abbreviate(value)}"
 
 
 def _store_problems(store: object) -> Iterator[str]:
     if store is not None and (isinstance(store, type) or not isinstance(store, RunStore)):
-        yield f"store must be a store such as crew.store.SQLiteStore('runs.db'), not {store!r}"
+        yield f"store must be a store such as crew.store.SQLiteStore('runs.db'), not {abbreviate(store)}"
 
 
 def _observer_problems(observers: object) -> Iterator[str]:
     if not isinstance(observers, Sequence) or isinstance(observers, str):
-        yield f"observers must be a list such as [print], not {observers!r}"
+        yield f"observers must be a list such as [print], not {abbreviate(observers)}"
         return
 
     for observer in observers:
@@ -57,15 +70,26 @@ def _observer_problems(observers: object) -> Iterator[str]:
             continue
 
         if isinstance(observer, type) or not callable(observer):
-            yield f"an observer must be a function or a callable object, not {observer!r}"
+            yield f"an observer must be a function or a callable object, not {abbreviate(observer)}"
         elif iscoroutinefunction(observer) or iscoroutinefunction(type(observer).__call__):
-            yield f"an observer must be a synchronous function, because events are not awaited; {observer!r} is async"
+            text = "an observer must be a synchronous function, because events are not awaited"
+            yield f"{text}; {abbreviate(observer)} is async"
+
+
+def _secret_problems(secrets: object) -> Iterator[str]:
+    """Without the values, which must not appear in an error."""
+    if isinstance(secrets, str | bytes | SecretStr | Mapping) or not isinstance(secrets, Iterable):
+        yield f"secrets must be a list of strings, not a {type(secrets).__name__}"
+    elif isinstance(secrets, Sequence):
+        for index, secret in enumerate(secrets):
+            if not isinstance(secret, str | SecretStr):
+                yield f"secrets[{index}] must be a string or a SecretStr, not a {type(secret).__name__}"
 
 
 def check_parameters(parameters: object) -> RequestParameters:
     """The parameters of one run, if they are `RequestParameters`."""
     if not isinstance(parameters, RequestParameters):
-        text = f"parameters must be RequestParameters(...), not {parameters!r}."
+        text = f"parameters must be RequestParameters(...), not {abbreviate(parameters)}."
         raise InvalidInput([Violation(rule="parameters", text=text, value=parameters)])
 
     return parameters
@@ -77,7 +101,7 @@ def answers_as_dict(answers: object) -> dict[str, object]:
         return {}
 
     if not isinstance(answers, Mapping):
-        text = f"The answers must be a mapping such as {{result.pauses[0].id: True}}, not {answers!r}."
+        text = f"The answers must be a mapping such as {{result.pauses[0].id: True}}, not {abbreviate(answers)}."
         raise InvalidInput([Violation(rule="answer", text=text, value=answers)])
 
     return dict(answers)
@@ -102,7 +126,7 @@ def _answer_violations(pause: Pause, answer: object, validator: InputValidator) 
     if pause.reason == "input" or (pause.reason == "approval" and isinstance(answer, str)):
         yield from validator.answer_violations(pause.id, answer)
     elif accepted := _accepted_answers(pause, answer):
-        text = f"The answer to {pause.id!r} must be {accepted}, not {answer!r}."
+        text = f"The answer to {pause.id!r} must be {accepted}, not {abbreviate(answer)}."
         yield Violation(rule="answer", text=text, value=answer)
 
 

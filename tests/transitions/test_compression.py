@@ -1,6 +1,6 @@
 """Explicit compression by `RequestParameters` happens before the next request, or the run fails unchanged."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -238,11 +238,14 @@ async def test_each_tldr_counts_as_a_round() -> None:
     assert not summaries_in(result.history)
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    ["whole_history", WholeHistory, LastNMessages(-1), Chunked(0), FromTimestamp("now")],  # type: ignore[arg-type]
-)
+@pytest.mark.parametrize("strategy", ["whole_history", WholeHistory])
 def test_invalid_strategy_is_refused_when_built(strategy: Any) -> None:
     """Not in the middle of a run."""
-    with pytest.raises(DefinitionError, match=r"compression_strategy(\.\w+)? must"):
+    with pytest.raises(DefinitionError, match="compression_strategy must"):
         RequestParameters(compression_strategy=strategy)
+
+
+@pytest.mark.parametrize(("strategy", "value"), [(LastNMessages, -1), (Chunked, 0), (FromTimestamp, "now")])
+def test_options_of_a_strategy_are_checked_when_it_is_built(strategy: Callable[[Any], object], value: object) -> None:
+    with pytest.raises(DefinitionError, match=f"must be .*, not {value!r}"):
+        strategy(value)

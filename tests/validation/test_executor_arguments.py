@@ -13,9 +13,12 @@ from crew import (
     Crew,
     CrewExecutor,
     LastNMessages,
+    Parallel,
     RequestParameters,
+    Route,
     ScriptedProvider,
     WholeHistory,
+    handoff,
     recall,
 )
 from crew.errors import DefinitionError, InvalidInput
@@ -61,7 +64,7 @@ class Waits:
         ),
         (lambda: CrewExecutor(AGENT, observers=any_(print)), "observers must be a list such as .* not <built-in"),
         (lambda: CrewExecutor(AGENT, history=any_(5)), "a policy has a name and a method 'prune'"),
-        (lambda: CrewExecutor(AGENT, history=any_(Rolling)), "not <class"),
+        (lambda: CrewExecutor(AGENT, history=any_(Rolling)), r"Rolling is a class; pass an object: Rolling\(\)"),
         (
             lambda: CrewExecutor(AGENT, history={"name": "rolling", "limit": "x"}),
             "limit must be a positive integer .* not 'x'",
@@ -74,17 +77,42 @@ class Waits:
         (lambda: CrewExecutor(Agent("a", model=MODEL, backup=any_(7))), "backup must be a name .* not 7"),
         (lambda: Crew("c", agents=[Agent("a", model=MODEL, output=any_("x"))]), "output must be a subclass .* not 'x'"),
         (lambda: Agent("a", model=MODEL, tools=any_(recall)), "tools must be a list, not Tool"),
+        (
+            lambda: Agent("a", settings=any_({"temperature": 1})),
+            r"Agent 'a': settings must be ModelSettings\(...\), not {'t",
+        ),
+        (lambda: Agent("a", tools=any_(["x"])), r"Agent 'a': tools\[0\] must be a function or a tool, not 'x'"),
+        (lambda: Agent("a", tools=any_([AGENT])), r"tools\[0\] must .* not an agent; pass agent.as_tool\(\)"),
+        (
+            lambda: Agent("a", handoffs=any_([AGENT, 3])),
+            r"Agent 'a': handoffs\[1\] must be an agent, a group, a handoff or a name, not 3",
+        ),
+        (lambda: Agent("a", then=any_(["x"])), r"Agent 'a': then must be an agent, a group or a name, not \['x'\]"),
+        (lambda: Agent("a", routes=any_(["[DONE]"])), r"Agent 'a': routes\[0\] must be Route\(...\), not '\[DONE\]'"),
+        (lambda: Route("[DONE]", to=any_(3)), "Route: to must be an agent, a group, a name or None, not 3"),
+        (lambda: Route(any_(3), to=None), "Route: signal must be a string, not 3"),
+        (lambda: handoff(any_(3)), "Handoff: to must be an agent, a group or a name, not 3"),
+        (lambda: Parallel("g", branches=any_("ab")), "Parallel 'g': branches must be a list, not str"),
+        (lambda: Parallel("g", branches=any_([3])), r"Parallel 'g': branches\[0\] must be an agent or a name, not 3"),
+        (lambda: Parallel("g", branches=["a"], then=any_(3)), "then must be an agent, a group or a name, not 3"),
+        (lambda: CrewExecutor(AGENT, retry=any_(3)), r"retry must be RetryPolicy\(...\), not 3"),
+        (
+            lambda: CrewExecutor(any_([AGENT])),
+            r'crew must be a Crew or an Agent, not a list; use Crew\("name", agents=\[…\]\)',
+        ),
+        (lambda: CrewExecutor(AGENT, secrets="abcdefghij"), "secrets must be a list of strings, not a str$"),
+        (lambda: CrewExecutor(AGENT, secrets=any_([5])), r"secrets\[0\] must be a string or a SecretStr, not a int$"),
         (lambda: Agent("a", model=MODEL, handoffs="b"), "handoffs must be a list, not str"),
         (lambda: Agent("a", model=MODEL, routes=any_({"[B]": "b"})), "routes must be a list, not dict"),
         (lambda: Agent("a", model=MODEL, instructions=any_(5)), "instructions must be a string, not 5"),
         (lambda: RequestParameters(compression_strategy=any_(WholeHistory)), "compression_strategy must be"),
         (
             lambda: RequestParameters(compression_strategy=Chunked(0)),
-            "compression_strategy.size must be a positive integer .*not 0",
+            "Chunked: size must be a positive integer, not 0",
         ),
         (
             lambda: RequestParameters(compression_strategy=LastNMessages(any_("3"))),
-            "compression_strategy.n must be 0 or a positive integer, not '3'",
+            "LastNMessages: n must be 0 or a positive integer, not '3'",
         ),
     ],
 )
@@ -92,6 +120,23 @@ def test_an_argument_of_a_wrong_type_is_refused(make: Callable[[], object], word
     """When the object is built, not later as an AttributeError."""
     with pytest.raises(DefinitionError, match=words):
         make()
+
+
+def test_reprs_in_errors_are_short() -> None:
+    """The repr of an agent contains its whole configuration, and that of the agents it refers to."""
+    agent = Agent("a", instructions="word " * 1_000, model=MODEL)
+
+    for make in (lambda: Agent("b", settings=any_(agent)), lambda: CrewExecutor(AGENT, store=any_(agent))):
+        with pytest.raises(DefinitionError) as caught:
+            make()
+
+        assert len(str(caught.value)) < 200
+
+
+def test_items_of_an_iterator_are_kept() -> None:
+    """They can be read once, and are checked and used."""
+    agent = Agent("a", model=MODEL, handoffs=any_(name for name in "bc"), tools=any_(used for used in [recall]))
+    assert (agent.handoffs, agent.tools) == (("b", "c"), (recall,))
 
 
 async def test_parameters_and_answers_of_a_run_are_checked() -> None:

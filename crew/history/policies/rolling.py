@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from crew.history.eviction import evict, groups_size
 from crew.interfaces import DEFAULT_LIMIT, HistoryBudget, MessageGroup, PolicyOptions, PruneDecision
-from crew.settings import PositiveInt, check_settings
+from crew.settings import MessageLimit, PositiveInt, check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rolling:
     """Evicts the oldest groups as one block, down to `prune_to`, so that later requests share their prefix."""
 
-    limit: PositiveInt = DEFAULT_LIMIT
+    limit: MessageLimit = DEFAULT_LIMIT
     prune_to: PositiveInt | None = None
     name: str = "rolling"
 

@@ -11,7 +11,7 @@ from crew.errors import DefinitionError
 from crew.history.eviction import evict, groups_size, is_summary, protect, prune_decision
 from crew.interfaces import DEFAULT_LIMIT, HistoryBudget, MessageGroup, PolicyOptions, PruneDecision, Summarizer
 from crew.messages import AssistantMessage, UserMessage
-from crew.settings import NonNegativeInt, PositiveInt, PositiveRatio, check_settings
+from crew.settings import MessageLimit, NonNegativeInt, PositiveInt, PositiveRatio, check_settings
 
 MIN_BLOCK = 10
 """The fewest messages that a further checkpoint covers."""
@@ -84,7 +84,7 @@ class Summarize:
     threshold: PositiveRatio = 0.8
     target: PositiveRatio = 0.5
     keep_files: NonNegativeInt = 10
-    limit: PositiveInt | None = DEFAULT_LIMIT
+    limit: MessageLimit | None = DEFAULT_LIMIT
     prune_to: PositiveInt | None = None
     window: PositiveInt | None = None
     summarizer: Summarizer = None
