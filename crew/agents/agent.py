@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -54,9 +54,9 @@ class Agent:
     description: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tools", _as_sequence(self.tools))
-        object.__setattr__(self, "handoffs", _as_sequence(self.handoffs))
-        object.__setattr__(self, "routes", _as_sequence(self.routes))
+        object.__setattr__(self, "tools", as_sequence(self.tools))
+        object.__setattr__(self, "handoffs", as_sequence(self.handoffs))
+        object.__setattr__(self, "routes", as_sequence(self.routes))
 
         if problems := [*setting_problems(self), *_agent_problems(self)]:
             raise DefinitionError(f"Agent {abbreviate(self.name)}", problems)
@@ -125,7 +125,7 @@ class Parallel:
     max_concurrency: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "branches", _as_sequence(self.branches))
+        object.__setattr__(self, "branches", as_sequence(self.branches))
         branches = _item_problems("branches", self.branches, (Agent, Parallel, str), "an agent or a name")
 
         if problems := [*branches, *_target_problems("then", self.then, "an agent, a group or a name")]:
@@ -164,9 +164,9 @@ def handoff(
     return Handoff(to=to, history=history, payload=payload)
 
 
-def _as_sequence(items: object) -> object:
-    """The items of an iterator or a set as a tuple, because they are read several times; anything else as it is."""
-    return tuple(items) if isinstance(items, Iterator | Set) else items
+def as_sequence(items: object) -> object:
+    """The items of an iterator, a set or a view as a tuple, because they are read several times; others unchanged."""
+    return tuple(items) if isinstance(items, Iterable) and not isinstance(items, Sequence | Mapping) else items
 
 
 def _agent_problems(agent: Agent) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import get_args
 
 from pydantic import BaseModel
 
-from crew.agents.agent import Agent, AgentTool, HandoffMode, Parallel, Quorum, agent_handoffs, node_name
+from crew.agents.agent import Agent, AgentTool, HandoffMode, Parallel, Quorum, agent_handoffs, as_sequence, node_name
 from crew.errors import DefinitionError, abbreviate, suggest
 from crew.interfaces import Provider
 from crew.settings import setting_problems, value_problems
@@ -25,6 +25,10 @@ Node = Agent | Parallel
 
 def graph_problems(agents: Sequence[Agent], groups: Sequence[Parallel], entry: Node | str | None) -> Iterator[str]:
     """All problems of a crew's graph."""
+    if wrong_lists := [*_wrong_lists(agents, groups, entry)]:
+        yield from wrong_lists
+        return
+
     if not agents:
         yield "agents is empty; a crew needs at least one agent"
         return
@@ -51,6 +55,15 @@ def graph_problems(agents: Sequence[Agent], groups: Sequence[Parallel], entry: N
         start = node_name(entry) if entry is not None else agents[0].name
         yield from _unreachable_nodes(nodes, start)
         yield from _endless_then_loops(nodes)
+
+
+def _wrong_lists(agents: object, groups: object, entry: object) -> Iterator[str]:
+    for name, items in (("agents", agents), ("groups", groups)):
+        if not isinstance(items, Sequence) or isinstance(items, str):
+            yield f"{name} must be a list, not {abbreviate(items)}"
+
+    if entry is not None and not isinstance(entry, Agent | Parallel | str):
+        yield f"entry must be an agent, a group or a name, not {abbreviate(entry)}"
 
 
 def _wrong_types(agents: Sequence[object], groups: Sequence[object]) -> Iterator[str]:
@@ -277,8 +290,13 @@ class Crew:
     entry: Agent | Parallel | str | None = None
 
     def __post_init__(self) -> None:
-        if problems := [*dict.fromkeys(graph_problems(self.agents, self.groups, self.entry))]:
-            raise DefinitionError(f"Crew {self.name!r}", problems)
+        object.__setattr__(self, "agents", as_sequence(self.agents))
+        object.__setattr__(self, "groups", as_sequence(self.groups))
+        problems = value_problems(str, {"name": self.name})
+        problems.extend(dict.fromkeys(graph_problems(self.agents, self.groups, self.entry)))
+
+        if problems:
+            raise DefinitionError(f"Crew {abbreviate(self.name)}", problems)
 
     @property
     def entry_name(self) -> str:

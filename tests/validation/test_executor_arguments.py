@@ -95,6 +95,10 @@ class Waits:
         (lambda: Parallel("g", branches=any_("ab")), "Parallel 'g': branches must be a list, not str"),
         (lambda: Parallel("g", branches=any_([3])), r"Parallel 'g': branches\[0\] must be an agent or a name, not 3"),
         (lambda: Parallel("g", branches=["a"], then=any_(3)), "then must be an agent, a group or a name, not 3"),
+        (lambda: Crew("c", agents=any_(AGENT)), r"Crew 'c': agents must be a list, not Agent\(name='a'"),
+        (lambda: Crew("c", agents=[AGENT], groups=any_("g")), "Crew 'c': groups must be a list, not 'g'"),
+        (lambda: Crew("c", agents=[AGENT], entry=any_(3)), "entry must be an agent, a group or a name, not 3"),
+        (lambda: Crew(any_(3), agents=[AGENT]), "Crew 3: name must be a string, not 3"),
         (lambda: CrewExecutor(AGENT, retry=any_(3)), r"retry must be RetryPolicy\(...\), not 3"),
         (
             lambda: CrewExecutor(any_([AGENT])),
@@ -137,6 +141,7 @@ def test_items_of_an_iterator_are_kept() -> None:
     """They can be read once, and are checked and used."""
     agent = Agent("a", model=MODEL, handoffs=any_(name for name in "bc"), tools=any_(used for used in [recall]))
     assert (agent.handoffs, agent.tools) == (("b", "c"), (recall,))
+    assert Crew("c", agents=any_({"a": AGENT}.values())).entry_name == "a"
 
 
 async def test_parameters_and_answers_of_a_run_are_checked() -> None:
