@@ -25,11 +25,10 @@ from crew.errors import InvalidInput, Violation, suggest
 from crew.history.policies.chain import split_stages
 from crew.history.policies.lookup import PolicySpec, resolve_policy
 from crew.history.tokens import ESTIMATOR, count_message_tokens
-from crew.interfaces import Provider, TokenCounter
+from crew.interfaces import Provider, RetryPolicy, TokenCounter
 from crew.message_rules.repair import rename_duplicate_ids, repair
 from crew.messages import Message, UserMessage
 from crew.providers.pool import ProviderPool
-from crew.providers.retrying import RetryPolicy
 from crew.runs.events import Resumed, RunStarted
 from crew.runs.interfaces import Observer, ObserverFactory, RunStore, commits_immediately
 from crew.runs.parameters import Limits, RequestParameters
@@ -56,6 +55,7 @@ class CrewExecutor:
     max_messages_per_request  the bound of the history after every append; the default is the policy's, mostly 50.
     prune_to                  the size to which a pruning cuts; the default is half of the bound.
     history                   the policy that decides which messages stay.
+    max_input_tokens          the window of each agent without its own; the default is that of its model.
     sanitize_output           remove thinking tags, NULs and surplus white space from outputs. An agent may override it;
                               the transcript keeps replies as they are.
     limits, parameters        defaults of every run.
@@ -63,7 +63,7 @@ class CrewExecutor:
     validator                 checks input, history and answers.
     observers                 are called with every event.
     counter                   counts tokens, instead of each model's tokenizer.
-    retry                     how often a model request is repeated after an outage.
+    retry                     how often a model request is repeated after an outage. An agent may override it.
     telemetry                 the default is what `crew.telemetry.configure` or the environment set up.
     secrets                   texts that are removed from messages, logs and traces.
     """
@@ -75,6 +75,7 @@ class CrewExecutor:
         max_messages_per_request: int | None = None,
         prune_to: int | None = None,
         history: PolicySpec = "rolling",
+        max_input_tokens: int | None = None,
         sanitize_output: bool = False,
         limits: Limits | None = None,
         store: RunStore | None = None,
@@ -92,7 +93,9 @@ class CrewExecutor:
         policy = resolve_policy(history)
         shared, views = split_stages(policy)
         budget = resolve_budget(crew, shared, max_messages_per_request, prune_to)
-        self.plan = compile_plan(crew, shared, budget, views, sanitize_output=sanitize_output)
+        self.plan = compile_plan(
+            crew, shared, budget, views, max_input_tokens=max_input_tokens, sanitize_output=sanitize_output
+        )
         check_view_policies(self.plan)
         check_windows(self.plan)
         self._meter = TokenMeter(plan=self.plan, counter=counter)
@@ -113,10 +116,10 @@ class CrewExecutor:
         self._executor_telemetry = ExecutorTelemetry(crew, self.plan.budget.limit, clock, self._current_telemetry)
 
         for agent in self.plan.agents.values():
-            self._pool.check(agent.model, agent.settings)
+            self._pool.check(agent.model, agent.settings, agent.retry)
 
             if agent.backup is not None:
-                self._pool.check(agent.backup, agent.settings)
+                self._pool.check(agent.backup, agent.settings, agent.retry)
 
         if isinstance(summarizer, str):
             self._pool.check(summarizer)
@@ -336,7 +339,7 @@ class _RequestProviders:
     def __init__(self, pool: ProviderPool, secrets: ExecutorSecrets) -> None:
         self._pool, self._secrets = pool, secrets
 
-    def get(self, model: str | Provider) -> Provider:
+    def get(self, model: str | Provider, retry: RetryPolicy | None = None) -> Provider:
         """The provider of a model."""
         self._secrets.register_new_keys()
-        return self._pool.get(model)
+        return self._pool.get(model, retry)

@@ -10,7 +10,16 @@ from pydantic import Discriminator
 
 from crew.errors import DefinitionError, abbreviate
 from crew.messages import HasCache, Message, ProviderData, ToolCall, Usage
-from crew.settings import Accepts, NonNegativeInt, PositiveInt, PositiveRatio, check_settings, setting_problems
+from crew.settings import (
+    Accepts,
+    NonNegativeInt,
+    NonNegativeNumber,
+    PositiveInt,
+    PositiveRatio,
+    Seconds,
+    check_settings,
+    setting_problems,
+)
 
 # ------------------------------------------------------------------------------------------ providers
 
@@ -49,6 +58,25 @@ class ModelSettings:
     parallel_tool_calls: bool | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Limits of the retries, in seconds: `timeout` is for one attempt, `deadline` for all attempts and waits together.
+
+    The waits double from `first_wait` to `longest_wait`, each with random jitter, so that clients that failed together
+    do not retry together. A longer `Retry-After` of the service is honoured up to `longest_retry_after`.
+    """
+
+    attempts: PositiveInt = 8
+    timeout: Seconds = 300.0
+    deadline: Seconds = 900.0
+    first_wait: NonNegativeNumber = 0.5
+    longest_wait: NonNegativeNumber = 30.0
+    longest_retry_after: NonNegativeNumber = 120.0
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -12,9 +12,9 @@ A settings class is a dataclass that calls `check_settings(self)` in its `__post
 `Limits(rounds=-5)` raises `DefinitionError`: "Limits: rounds must be 0 or a positive integer, not -5". A configuration
 file reads the same class with `read_settings`, and reports the same words with the line and column.
 
-The settings classes: `ModelSettings` and `PolicyOptions` in interfaces.py, `Limits` and `RequestParameters` in
-runs/parameters.py, `RetryPolicy` in providers/retrying.py, `InputValidator`, `TelemetrySettings`, `Agent`, `Parallel`,
-`Tool` and the history policies.
+The settings classes: `ModelSettings`, `RetryPolicy` and `PolicyOptions` in interfaces.py, `Limits` and
+`RequestParameters` in runs/parameters.py, `InputValidator`, `TelemetrySettings`, `Agent`, `Parallel`, `Tool` and the
+history policies.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ import yaml
 from crew import InputValidator, Limits, RequestParameters
 from crew.config import load
 from crew.errors import ConfigError, DefinitionError
-from crew.interfaces import ModelSettings
-from crew.providers.retrying import RetryPolicy
+from crew.interfaces import ModelSettings, RetryPolicy
 from crew.telemetry import configure
 
 SECTIONS: dict[str, Callable[..., object]] = {

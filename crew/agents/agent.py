@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from crew.errors import DefinitionError, abbreviate
-from crew.interfaces import ModelSettings, Policy, Provider, ToolSpec
+from crew.interfaces import ModelSettings, Policy, Provider, RetryPolicy, ToolSpec
 from crew.messages import Message
 from crew.settings import PositiveInt, Seconds, setting_problems
 from crew.tools.tool import Tool, tool
@@ -35,6 +35,7 @@ class Agent:
 
     `then` continues after a plain reply, `routes` after a reply with a signal, `handoffs` when the model calls one.
     `wait_for_signal` pauses for the user after a reply without a signal. `backup` answers if `model` is unavailable.
+    `retry` limits the time and the attempts of its model requests; default: the executor's.
     """
 
     name: str = field(kw_only=False)
@@ -48,6 +49,7 @@ class Agent:
     output: type[BaseModel] | None = None
     backup: str | Provider | None = None
     settings: ModelSettings = field(default_factory=ModelSettings)
+    retry: RetryPolicy | None = None
     history: str | Policy | None = None
     max_input_tokens: PositiveInt | None = None
     sanitize_output: bool | None = None
@@ -174,6 +176,11 @@ def _agent_problems(agent: Agent) -> Iterator[str]:
 
     if not isinstance(settings, ModelSettings):
         yield f"settings must be ModelSettings(...), not {abbreviate(settings)}"
+
+    retry: object = agent.retry
+
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        yield f"retry must be RetryPolicy(...), not {abbreviate(retry)}"
 
     nodes = "an agent, a group, a handoff or a name"
     yield from _tool_problems(agent.tools)

@@ -19,6 +19,8 @@ from crew.cli.signals import run_until_signalled
 from crew.cli.simulate_command import parse_policy
 from crew.cli.target import CONFIG_SUFFIXES, TARGET_HELP, Subparsers, load_crew
 from crew.cli.terminal import ACCEPTED_ANSWERS, Answer, ask_user, parse_answer, print_events, print_refusals
+from crew.config.build import executor_options
+from crew.config.yaml_source import load
 from crew.engine.stream import EventStream
 from crew.errors import DefinitionError, RunError, UnknownPause
 from crew.executor import CrewExecutor
@@ -52,6 +54,7 @@ def add_run_parser(subparsers: Subparsers) -> None:
     parser.add_argument("target", help=TARGET_HELP)
     parser.add_argument("input", nargs="?", help="the task for the crew; read from standard input if omitted")
     parser.add_argument("--agent", help="the agent that starts (default: the crew's entry)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="maximum number of model calls (default 200)")
     _add_run_options(parser, store_help="save the run in this SQLite file, so that it can be resumed")
     parser.set_defaults(run=run_command)
 
@@ -75,7 +78,7 @@ def add_resume_parser(subparsers: Subparsers) -> None:
         + ANSWERS_HELP,
     )
     _add_run_options(parser, store_help="the SQLite file that holds the run (required)")
-    parser.set_defaults(run=resume_command)
+    parser.set_defaults(run=resume_command, rounds=None)  # a run keeps the limits of its start
 
 
 def _add_run_options(parser: argparse.ArgumentParser, *, store_help: str) -> None:
@@ -88,7 +91,6 @@ def _add_run_options(parser: argparse.ArgumentParser, *, store_help: str) -> Non
     parser.add_argument(
         "--history", metavar="POLICY", help="history policy, such as head_tail or rolling:limit=40 (default rolling)"
     )
-    parser.add_argument("--rounds", type=int, metavar="N", help="maximum number of model calls (default 200)")
     parser.add_argument("--quiet", action="store_true", help="print only the answer")
     parser.add_argument("--stream", action="store_true", help="print the reply while the model generates it")
     parser.add_argument(
@@ -235,16 +237,17 @@ def _check_file(option: str, path: str, example: str) -> None:
 
 
 def _build_executor(crew: Crew, args: argparse.Namespace, store: SQLiteStore | None, tree: Tree | None) -> CrewExecutor:
+    target = args.target.partition(":")[0]
+    config = args.config if args.config is not None or not target.endswith(CONFIG_SUFFIXES) else target
+    limits = Limits() if config is None else executor_options(load(config), config)["limits"]
     options: dict[str, Any] = {
         "max_messages_per_request": args.max_messages,
         "history": None if args.history is None else parse_policy(args.history)[1],
-        "limits": None if args.rounds is None else Limits(rounds=args.rounds),
+        "limits": None if args.rounds is None else dataclasses.replace(limits, rounds=args.rounds),
         "store": store,
         "observers": None if tree is None else [tree],
     }
     chosen = {name: value for name, value in options.items() if value is not None}
-    target = args.target.partition(":")[0]
-    config = args.config if args.config is not None or not target.endswith(CONFIG_SUFFIXES) else target
     return CrewExecutor(crew, **chosen) if config is None else CrewExecutor.from_config(config, crew, **chosen)
 
 
@@ -287,7 +290,6 @@ def _print_resume_command(args: argparse.Namespace, *answers: str) -> None:
         "--config": args.config,
         "--max-messages": args.max_messages,
         "--history": args.history,
-        "--rounds": args.rounds,
     }
     options = [str(part) for option in settings.items() if option[1] is not None for part in option]
     command = shlex.join(["crew", "resume", args.target, args.run_id, *options, *answers])

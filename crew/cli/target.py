@@ -48,8 +48,6 @@ def _from_config(path: str, name: str) -> Crew:
     if not name:
         raise DefinitionError(path, f"choose a crew with {path}:NAME. {suggest('', settings.crews)}")
 
-    # The file names tools as module:name; their modules can be next to the file.
-    sys.path.insert(0, str(Path(path).resolve().parent))
     return build_crew(settings, name, path)
 
 

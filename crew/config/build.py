@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
@@ -32,10 +36,14 @@ def build_crew(config: ConfigFile, name: str, path: str) -> Crew:
 
     section = config.crews[name]
     problems: list[str] = []
-    agents = [
-        _build_agent(key, agent, config, _AgentProblems(config=config, crew=name, agent=key, texts=problems))
-        for key, agent in section.agents.items()
-    ]
+    folder = Path(path).resolve().parent
+
+    with _importing_from(folder):
+        agents = [
+            _build_agent(key, agent, _AgentContext(config=config, folder=folder, crew=name, agent=key, texts=problems))
+            for key, agent in section.agents.items()
+        ]
+
     groups = [_build_group(key, group) for key, group in section.groups.items()]
 
     try:
@@ -60,7 +68,9 @@ def executor_options(config: ConfigFile, path: str) -> dict[str, Any]:
         "max_messages_per_request": config.max_messages_per_request,
         "prune_to": config.prune_to,
         "history": _history_policy(config, path),
+        "max_input_tokens": config.max_input_tokens,
         "sanitize_output": config.sanitize_output,
+        "retry": config.retry,
         "limits": limits,
         "parameters": config.parameters,
         "validator": config.validator,
@@ -79,21 +89,22 @@ def _build_group(name: str, section: GroupSection) -> Parallel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _AgentProblems:
-    """Collects the problems of one agent, each with its location in the file."""
+class _AgentContext:
+    """The folder of the file, and the problems of the agent that is built, each with its location in the file."""
 
     config: ConfigFile
+    folder: Path
     crew: str
     agent: str
     texts: list[str]
 
-    def add(self, text: str, *place: str | int) -> None:
+    def add_problem(self, text: str, *place: str | int) -> None:
         """Add a problem at a place below the agent."""
         location = self.config.location("crews", self.crew, "agents", self.agent, *place)
         self.texts.append(f"{location}agent {self.agent!r}: {text}")
 
 
-def _build_agent(name: str, section: AgentSection, config: ConfigFile, problems: _AgentProblems) -> Agent:
+def _build_agent(name: str, section: AgentSection, context: _AgentContext) -> Agent:
     return Agent(
         name,
         instructions=section.instructions,
@@ -103,39 +114,40 @@ def _build_agent(name: str, section: AgentSection, config: ConfigFile, problems:
         tools=[
             loaded
             for index, path in enumerate(section.tools)
-            if (loaded := _load_tool(index, path, problems)) is not None
+            if (loaded := _load_tool(index, path, context)) is not None
         ],
-        handoffs=[_build_handoff(index, handoff, problems) for index, handoff in enumerate(section.handoffs)],
+        handoffs=[_build_handoff(index, handoff, context) for index, handoff in enumerate(section.handoffs)],
         routes=[Route(route.signal, to=route.to) for route in section.routes],
         then=section.then,
         wait_for_signal=section.wait_for_signal,
-        history=_agent_policy(section.history, problems),
-        max_input_tokens=section.max_input_tokens or config.max_input_tokens,
+        history=_agent_policy(section.history, context),
+        max_input_tokens=section.max_input_tokens,
         sanitize_output=section.sanitize_output,
-        output=_load_model_class("output", section.output, problems, "output"),
-        settings=_model_settings(section.settings, problems),
+        output=_load_model_class("output", section.output, context, "output"),
+        settings=_model_settings(section.settings, context),
+        retry=section.retry,
     )
 
 
-def _build_handoff(index: int, section: HandoffSection, problems: _AgentProblems) -> Handoff:
+def _build_handoff(index: int, section: HandoffSection, context: _AgentContext) -> Handoff:
     title = f"payload of the handoff to {section.to!r}"
-    payload = _load_model_class(title, section.payload, problems, "handoffs", index, "payload")
+    payload = _load_model_class(title, section.payload, context, "handoffs", index, "payload")
     return Handoff(to=section.to, history=section.history, payload=payload)
 
 
-def _agent_policy(section: PolicySection | None, problems: _AgentProblems) -> Policy | None:
+def _agent_policy(section: PolicySection | None, context: _AgentContext) -> Policy | None:
     try:
         return None if section is None else _resolve_policy(section)
     except DefinitionError as error:
         for problem in error.problems:
-            problems.add(f"history: {problem}", "history")
+            context.add_problem(f"history: {problem}", "history")
 
         return None
 
 
-def _load_tool(index: int, path: str, problems: _AgentProblems) -> Tool | None:
+def _load_tool(index: int, path: str, context: _AgentContext) -> Tool | None:
     try:
-        loaded = _import_object(path)
+        loaded = _import_object(path, context.folder)
 
         if isinstance(loaded, Tool):
             return loaded
@@ -145,41 +157,65 @@ def _load_tool(index: int, path: str, problems: _AgentProblems) -> Tool | None:
 
         return tool(loaded)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        problems.add(f"can't load the tool {path!r}: {error}. Tools are written as module:name", "tools", index)
+        context.add_problem(f"can't load the tool {path!r}: {error}. Tools are written as module:name", "tools", index)
         return None
 
 
-def _load_model_class(
-    key: str, path: str | None, problems: _AgentProblems, *place: str | int
-) -> type[BaseModel] | None:
+def _load_model_class(key: str, path: str | None, context: _AgentContext, *place: str | int) -> type[BaseModel] | None:
     """The pydantic model that is written as `module:name`."""
     if path is None:
         return None
 
     try:
-        loaded = _import_object(path)
+        loaded = _import_object(path, context.folder)
     except (ImportError, AttributeError, ValueError) as error:
-        problems.add(f"{key}: can't load {path!r}: {error}. Models are written as module:name", *place)
+        context.add_problem(f"{key}: can't load {path!r}: {error}. Models are written as module:name", *place)
         return None
 
     if isinstance(loaded, type) and issubclass(loaded, BaseModel):
         return loaded
 
-    problems.add(f"{key} must be a subclass of pydantic.BaseModel; {path!r} is {abbreviate(loaded)}", *place)
+    context.add_problem(f"{key} must be a subclass of pydantic.BaseModel; {path!r} is {abbreviate(loaded)}", *place)
     return None
 
 
-def _import_object(path: str) -> object:
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
+@contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    """Import modules next to the file, whatever the current directory is.
+
+    The folder is first on `sys.path` meanwhile, and stays last: a function may import its neighbours when it is called,
+    and no module of the program is hidden.
+    """
+    sys.path.insert(0, str(folder))
+
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
 
 
-def _model_settings(values: dict[str, object], problems: _AgentProblems) -> ModelSettings:
+def _import_object(path: str, folder: Path) -> object:
+    name, _, attribute = path.partition(":")
+    module = importlib.import_module(name)
+    package = name.partition(".")[0]
+    neighbours = [file for file in (folder / f"{package}.py", folder / package / "__init__.py") if file.is_file()]
+    spec = sys.modules[package].__spec__
+
+    if neighbours and spec is not None and spec.origin is not None and Path(spec.origin).resolve() not in neighbours:
+        raise ImportError(f"{neighbours[0]} is hidden by {spec.origin}, which was imported before; rename one of them")
+
+    return getattr(module, attribute)
+
+
+def _model_settings(values: dict[str, object], context: _AgentContext) -> ModelSettings:
     try:
         return read_settings(ModelSettings, values, stop=Annotated[tuple[str, ...], Field(strict=False)])
     except ValidationError as error:
         for found in error.errors(include_url=False):
-            problems.add(f"settings.{problem_text(found)}", "settings", *found["loc"][:1])
+            context.add_problem(f"settings.{problem_text(found)}", "settings", *found["loc"][:1])
 
         return ModelSettings()
 

@@ -27,6 +27,7 @@ from crew.interfaces import (
     CompressionStrategy,
     FromTimestamp,
     LastNMessages,
+    RetryPolicy,
     WholeHistory,
     WholeHistoryMultipleSystemMessages,
 )
@@ -138,6 +139,7 @@ def _check_model_name(value: str) -> str:
 
 
 ModelName = Annotated[str, AfterValidator(_check_model_name)]
+RetrySection = Annotated[RetryPolicy, PlainValidator(partial(read_settings, RetryPolicy))]
 
 
 class RouteSection(Section):
@@ -177,6 +179,7 @@ class AgentSection(Section):
     sanitize_output: bool | None = None
     output: str | None = None
     settings: dict[str, object] = {}
+    retry: RetrySection | None = None
 
 
 class GroupSection(Section):
@@ -208,6 +211,7 @@ class ConfigFile(Section):
     history: PolicySection | None = None
     max_input_tokens: PositiveInt | None = None
     sanitize_output: bool = False
+    retry: RetrySection | None = None
     limits: Annotated[Limits, PlainValidator(partial(read_settings, Limits))] = Limits()
     parameters: Annotated[RequestParameters, PlainValidator(_read_parameters)] = RequestParameters()
     validator: Annotated[InputValidator, PlainValidator(partial(read_settings, InputValidator))] = InputValidator()

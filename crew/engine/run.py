@@ -12,7 +12,7 @@ from crew.engine.observers import Observers
 from crew.engine.token_meter import TokenMeter
 from crew.errors import CrewError, StoreError, describe
 from crew.fast_replace import fast_replace
-from crew.interfaces import Delta, OnDelta, Provider, TokenCounter
+from crew.interfaces import Delta, OnDelta, Provider, RetryPolicy, TokenCounter
 from crew.runs.events import BaseEvent, Event, Replied, RunStarted, TextDelta, ToolProgress
 from crew.runs.interfaces import RunStore
 from crew.runs.state import Finished, RunState
@@ -26,7 +26,7 @@ AnyEvent = TypeVar("AnyEvent", bound=BaseEvent)
 class Providers(Protocol):
     """Finds the provider of a model: given as an object, or by a name such as `openai:gpt-5-mini`."""
 
-    def get(self, model: str | Provider) -> Provider: ...
+    def get(self, model: str | Provider, retry: RetryPolicy | None = None) -> Provider: ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -62,12 +62,13 @@ class ActiveRun:
         """The provider of the current agent: its model, or the backup that took over."""
         view = state.views.get(state.agent)
         backup = self.backup(state.agent) if view is not None and view.active_model == "backup" else None
-        return self.providers.get(self.plan.agents[state.agent].model) if backup is None else backup
+        agent = self.plan.agents[state.agent]
+        return self.providers.get(agent.model, agent.retry) if backup is None else backup
 
-    def backup(self, agent: str) -> Provider | None:
+    def backup(self, name: str) -> Provider | None:
         """The provider of an agent's backup model, where it has one."""
-        model = self.plan.agents[agent].backup
-        return None if model is None else self.providers.get(model)
+        agent = self.plan.agents[name]
+        return None if agent.backup is None else self.providers.get(agent.backup, agent.retry)
 
     def token_counter(self, state: RunState) -> TokenCounter:
         """Counts the tokens of the current agent's messages."""

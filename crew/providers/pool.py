@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from crew.errors import DefinitionError, abbreviate, suggest
-from crew.interfaces import AsyncClosable, ChecksSettings, ModelSettings, Provider, RemoteProvider
+from crew.interfaces import AsyncClosable, ChecksSettings, ModelSettings, Provider, RemoteProvider, RetryPolicy
 from crew.providers.anthropic import Anthropic
 from crew.providers.openai_chat import OpenAIChat
 from crew.providers.openai_responses import OpenAIResponses
-from crew.providers.retrying import Retrying, RetryPolicy
+from crew.providers.retrying import Retrying
 from crew.providers.scripted import ScriptedProvider
 
 PROVIDER_FACTORIES: dict[str, Callable[[str], Provider]] = {
@@ -23,8 +23,9 @@ PROVIDER_FACTORIES: dict[str, Callable[[str], Provider]] = {
 class ProviderPool:
     """One provider for each model: for a name such as `openai:gpt-5-mini`, or for a provider that an agent was given.
 
-    Both dictionaries keep their providers for the executor's lifetime, so that each is checked for its capabilities
-    once: before Python 3.12 `isinstance` with a Protocol takes about 20 µs.
+    Agents with different retry policies share the provider and its connections. The dictionaries keep providers for the
+    executor's lifetime, so that each is checked for its capabilities once: before Python 3.12 `isinstance` with a
+    Protocol takes about 20 µs.
     """
 
     def __init__(self, retry: RetryPolicy | None = None) -> None:
@@ -34,40 +35,53 @@ class ProviderPool:
         self._retry = retry or RetryPolicy()
         self._created: dict[str, Provider] = {}
         self._given: dict[int, Provider] = {}
+        self._with_policy: dict[tuple[str | int, RetryPolicy | None], Provider] = {}
 
-    def check(self, model: str | Provider, settings: ModelSettings | None = None) -> None:
+    def check(
+        self, model: str | Provider, settings: ModelSettings | None = None, retry: RetryPolicy | None = None
+    ) -> None:
         """Raise DefinitionError for an unknown model name or unsupported settings; opens no connection."""
         provider = _create(model) if isinstance(model, str) else model
+
+        if retry is not None and isinstance(provider, Retrying):
+            problem = (
+                "Retrying(...) has its own retry policy; leave out retry= of the agent, or pass the provider itself"
+            )
+            raise DefinitionError(f"Model {provider.name}:{provider.model}", problem)
 
         if settings is not None and isinstance(provider, ChecksSettings):
             provider.check(settings)
 
-    def get(self, model: str | Provider) -> Provider:
-        """Return the provider for a model, with retries if it is remote."""
-        if isinstance(model, str):
-            if model not in self._created:
-                self._created[model] = self._with_retries(_create(model))
-
-            return self._created[model]
-
-        found = self._given.get(id(model))
+    def get(self, model: str | Provider, retry: RetryPolicy | None = None) -> Provider:
+        """Return the provider for a model; with retries if it is remote, or if the agent has a retry policy."""
+        key = (model if isinstance(model, str) else id(model), retry)
+        found = self._with_policy.get(key)
 
         if found is None:
-            # The value refers to the given provider, so that no other object gets the same id.
-            found = self._given[id(model)] = self._with_retries(model)
+            found = self._with_policy[key] = self._with_retries(self._provider(model), retry)
 
         return found
 
-    def _with_retries(self, provider: Provider) -> Provider:
-        if isinstance(provider, RemoteProvider) and not isinstance(provider, Retrying):
-            return Retrying(provider, policy=self._retry)
+    def _provider(self, model: str | Provider) -> Provider:
+        if not isinstance(model, str):
+            # Kept, so that no other object gets the same id.
+            return self._given.setdefault(id(model), model)
 
-        return provider
+        if model not in self._created:
+            self._created[model] = _create(model)
+
+        return self._created[model]
+
+    def _with_retries(self, provider: Provider, retry: RetryPolicy | None) -> Provider:
+        if isinstance(provider, Retrying) or (retry is None and not isinstance(provider, RemoteProvider)):
+            return provider
+
+        return Retrying(provider, policy=retry or self._retry)
 
     async def aclose(self) -> None:
         """Close the connections of all providers; the next run opens new ones."""
         # A given provider that is not remote is not closed: it may be unable to open its connections again.
-        given = [provider for provider in self._given.values() if isinstance(provider, Retrying)]
+        given = [provider for provider in self._given.values() if isinstance(provider, RemoteProvider)]
 
         for provider in (*self._created.values(), *given):
             if isinstance(provider, AsyncClosable):

@@ -21,30 +21,11 @@ from crew.interfaces import (
     OnDelta,
     Provider,
     RetryAttempt,
+    RetryPolicy,
 )
-from crew.settings import NonNegativeNumber, PositiveInt, Seconds, check_settings
 
 UNREACHABLE_ATTEMPTS = 4
 """The attempts to reach a server that never answered: some 4 seconds with the default waits."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """Limits of the retries, in seconds: `timeout` is for one attempt, `deadline` for all attempts and waits together.
-
-    The waits double from `first_wait` to `longest_wait`, each with random jitter, so that clients that failed together
-    do not retry together. A longer `Retry-After` of the service is honoured up to `longest_retry_after`.
-    """
-
-    attempts: PositiveInt = 8
-    timeout: Seconds = 300.0
-    deadline: Seconds = 900.0
-    first_wait: NonNegativeNumber = 0.5
-    longest_wait: NonNegativeNumber = 30.0
-    longest_retry_after: NonNegativeNumber = 120.0
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -12,7 +12,7 @@ from crew.engine.run import ActiveRun
 from crew.engine.token_meter import TokenMeter
 from crew.history.history import History
 from crew.history.tokens import ESTIMATOR, count_message_tokens, estimate_tokens
-from crew.interfaces import ModelReply, ModelRequest, Provider
+from crew.interfaces import ModelReply, ModelRequest, Provider, RetryPolicy
 from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, ToolResult, Usage, UserMessage
 from crew.providers.scripted import ScriptedProvider, estimated_usage
 from crew.runs.events import BaseEvent, Replied, RunStarted, Summarised
@@ -253,7 +253,7 @@ class _OneProvider:
 
     provider: ScriptedProvider
 
-    def get(self, model: str | Provider) -> Provider:
+    def get(self, model: str | Provider, retry: RetryPolicy | None = None) -> Provider:
         """This provider, whatever the model."""
         return self.provider
 

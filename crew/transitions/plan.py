@@ -69,11 +69,12 @@ def compile_plan(
     budget: HistoryBudget,
     everywhere: tuple[Policy, ...] = (),
     *,
+    max_input_tokens: int | None = None,
     sanitize_output: bool = False,
 ) -> Plan:
     """Compile a crew; the policies `everywhere` prune each agent's view before the agent's policies do."""
     groups = {group.name: group for group in crew.groups}
-    agents = crew.agents_by_name
+    agents = _with_windows(crew.agents_by_name, max_input_tokens)
     toolkits = {name: _build_toolkit(agent, agents, groups) for name, agent in agents.items()}
     shared = tuple(ViewPolicy(policy=member, options=policy_options(member)) for member in everywhere)
     views = {name: (*shared, *_own_policies(agent)) for name, agent in agents.items()}
@@ -93,6 +94,17 @@ def compile_plan(
         view_policies=views,
         sanitize_output=sanitize_output,
     )
+
+
+def _with_windows(agents: Mapping[str, Agent], tokens: int | None) -> Mapping[str, Agent]:
+    """The agents, with this `max_input_tokens` where an agent sets none."""
+    if problems := value_problems(PositiveInt | None, {"max_input_tokens": tokens}):
+        raise DefinitionError("CrewExecutor", problems)
+
+    if tokens is None:
+        return agents
+
+    return {name: replace(agent, max_input_tokens=agent.max_input_tokens or tokens) for name, agent in agents.items()}
 
 
 def _own_policies(agent: Agent) -> tuple[ViewPolicy, ...]:
@@ -179,8 +191,13 @@ def _model_index(state: RunFields, name: str) -> int:
 def resolve_budget(crew: Crew, policy: Policy, limit: int | None, prune_to: int | None) -> HistoryBudget:
     """The bound of the history: the explicit limit, else that of the policy; by default a pruning cuts to its half."""
     options = policy_options(policy)
-    prune_to = options.prune_to if prune_to is None else prune_to
     problems = value_problems(MessageLimit | None, {"max_messages_per_request": limit})
+
+    if prune_to is None:
+        prune_to = options.prune_to
+    elif options.prune_to not in (None, prune_to):
+        problems.append(f"prune_to={prune_to} contradicts prune_to={options.prune_to} of the policy {policy.name!r}")
+
     problems.extend(value_problems(PositiveInt | None, {"prune_to": prune_to}))
     own = options.history_limit
 

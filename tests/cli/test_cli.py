@@ -249,6 +249,16 @@ def test_unencodable_and_unwritable_answers(crews: Path) -> None:
         assert completed.stderr.startswith(b"crew: can't write the answer")
 
 
+def test_an_option_changes_one_limit_of_a_configuration_file(
+    crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--rounds` leaves the file's other limits as they are."""
+    (tmp_path / "limits.yaml").write_text("limits: {tokens: 0}\n", encoding="utf-8")
+    options = ["--config", str(tmp_path / "limits.yaml"), "--rounds", "9", "--json"]
+    assert main(["run", f"{crews}:alone", "hi", *options]) == 4
+    assert json.loads(capsys.readouterr().out)["limit"] == {"name": "tokens", "value": 0}
+
+
 def test_bad_input_is_one_clear_line(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The validator's message is printed."""
     assert main(["run", str(crews), "  "]) == 2
@@ -289,14 +299,14 @@ def test_the_module_runs_as_a_command() -> None:
 def test_a_stopped_or_failed_run_prints_the_resume_command(
     crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command has the settings of the run, so that the bound does not change."""
+    """The command has the settings of the run, so that the bound does not change; its limits are stored with it."""
     failing = tmp_path / "failing_for_cli.py"
     failing.write_text(
         "from crew import Agent, ScriptedProvider\nagent = Agent('a', model=ScriptedProvider(KeyError('no')))\n"
     )
     store = str(tmp_path / "runs with spaces.db")
-    settings = ["--max-messages", "7", "--history", "rolling:prune_to=3", "--rounds", "9"]
-    assert main(["run", str(failing), "hi", "--store", store, *settings]) == 1
+    settings = ["--max-messages", "7", "--history", "rolling:prune_to=3"]
+    assert main(["run", str(failing), "hi", "--store", store, *settings, "--rounds", "9"]) == 1
     hint = capsys.readouterr().err.rsplit("crew: resume with: crew ", 1)[1].splitlines()[0]
     assert shlex.split(hint)[3:] == ["--store", store, *settings]
 

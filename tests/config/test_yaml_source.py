@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from crew import CrewError, CrewExecutor, LastNMessages, RequestParameters
+from crew import Agent, CrewError, CrewExecutor, LastNMessages, RequestParameters, RunError, ScriptedProvider
 from crew.config import load
 from crew.errors import ConfigError
 from crew.history.policies import Checkpoint, HeadTail, Rolling
 from crew.interfaces import Policy, policy_options
 from crew.messages import SummaryMessage
 from crew.telemetry import reset
+from tests.wire import Fault, WireServer
 
 
 def write_config(folder: Path, text: str) -> Path:
@@ -146,6 +148,92 @@ async def test_a_crew_from_a_file_runs(tmp_path: Path) -> None:
     assert result.metrics.limit == 10
     assert executor._limits.rounds == 5
     assert executor.plan.agents["editor"].settings.max_output_tokens == 5
+
+
+async def test_max_input_tokens_applies_to_a_crew_that_is_an_object(tmp_path: Path) -> None:
+    """The file's window is that of every agent without its own, also if the crew is not in the file."""
+    path = write_config(tmp_path, "max_input_tokens: 4000\n")
+    clerk = Agent("clerk", model=ScriptedProvider("Yes."), max_input_tokens=9000)
+    lead = Agent("lead", model=ScriptedProvider("Fine."), tools=[clerk.as_tool()])
+    result = await CrewExecutor.from_config(path, lead).execute("Hello")
+    windows = {name: budgets[0].window for name, budgets in result.state.token_budgets.items()}
+    assert windows == {"lead": 4000, "clerk": 9000}
+
+
+RETRIES = """\
+retry: {attempts: 3, first_wait: 0.001}
+crews:
+  a:
+    agents:
+      patient: {model: "openai:gpt-5", then: hasty}
+      hasty: {model: "openai:gpt-5", retry: {attempts: 1, timeout: 20}}
+"""
+
+
+async def test_a_file_limits_the_retries_of_all_agents_and_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`retry:` of the file is for all agents, `retry:` of an agent for its requests."""
+    async with WireServer(faults={0: Fault("overloaded"), 1: Fault("overloaded"), 3: Fault("overloaded")}) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.openai_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-0123456789")
+
+        with pytest.raises(RunError, match="1 attempt in"):
+            await CrewExecutor.from_config(write_config(tmp_path, RETRIES), "a").execute("Hello")
+
+    assert server.count == 4
+
+
+def test_problems_of_retry_sections_have_locations(tmp_path: Path) -> None:
+    text = "retry: {attempts: 0}\ncrews: {a: {agents: {b: {model: 'scripted:x', retry: {timout: 5}}}}}\n"
+    assert load_problems(tmp_path, text) == (
+        "config.yaml:1:9: retry.attempts must be a positive integer, not 0",
+        "config.yaml:2:55: crews.a.agents.b.retry.timout is not a known key. Did you mean 'timeout'?",
+    )
+
+
+def write_module(folder: Path, name: str, text: str = "def lamp() -> str:\n    return 'on'\n") -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.py").write_text(text, encoding="utf-8")
+
+
+def tool_config(folder: Path, tool: str) -> Path:
+    return write_config(folder, f"crews: {{a: {{agents: {{host: {{model: 'scripted:x', tools: ['{tool}']}}}}}}}}\n")
+
+
+def test_a_file_in_another_folder_finds_the_modules_next_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `crew run` does; also a module that a tool imports only when it is called. No other module is hidden."""
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    write_module(
+        tmp_path / "shop", "shop_lamps", "def lamp() -> str:\n    import shop_bulbs\n    return shop_bulbs.on\n"
+    )
+    write_module(tmp_path / "shop", "shop_bulbs", "on = 'on'\n")
+    before = [*sys.path]
+    executor = CrewExecutor.from_config(tool_config(Path("shop"), "shop_lamps:lamp"), "a")
+    assert executor.plan.toolkits["host"].tools["lamp"].function() == "on"
+    assert sys.path == [*before, str(tmp_path / "shop")]
+
+
+def test_a_module_that_hides_the_one_next_to_the_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python imports a module name once: a second file would silently get the tools of the first."""
+    monkeypatch.setattr("sys.path", [*sys.path])
+    write_module(tmp_path / "one", "shop_tools")
+    write_module(tmp_path / "two", "shop_tools")
+    CrewExecutor.from_config(tool_config(tmp_path / "one", "shop_tools:lamp"), "a")
+
+    with pytest.raises(ConfigError, match=r"two/shop_tools.py is hidden by .*one/shop_tools.py, which was imported"):
+        CrewExecutor.from_config(tool_config(tmp_path / "two", "shop_tools:lamp"), "a")
+
+
+def test_two_sizes_to_prune_to_are_refused(tmp_path: Path) -> None:
+    """The file's `prune_to` and that of its policy: neither is ignored."""
+    text = "prune_to: 25\nhistory: {name: rolling, limit: 40, prune_to: 10}\n"
+
+    with pytest.raises(CrewError, match="prune_to=25 contradicts prune_to=10 of the policy 'rolling'"):
+        CrewExecutor.from_config(write_config(tmp_path, text), Agent("a", model=ScriptedProvider("Fine.")))
 
 
 async def test_the_telemetry_section_configures_telemetry(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from crew import ScriptedProvider
+from crew import Agent, CrewExecutor, ScriptedProvider
 from crew.errors import DefinitionError
 from crew.interfaces import AsyncClosable, HasSecrets, ModelReply, ModelRequest, ModelSettings, OnDelta, RemoteProvider
-from crew.providers import Anthropic, OpenAIChat, OpenAIResponses, ProviderPool, Retrying
+from crew.providers import Anthropic, OpenAIChat, OpenAIResponses, ProviderPool, Retrying, RetryPolicy
 
 
 class Plain:
@@ -87,3 +87,23 @@ def test_each_capability_has_its_own_interface() -> None:
     assert isinstance(Closable(), AsyncClosable)
     assert not isinstance(Closable(), HasSecrets)
     assert isinstance(Remote(), HasSecrets)
+
+
+@pytest.mark.parametrize("made", [Plain(), Remote(), "openai:gpt-5"])
+def test_agents_with_two_retry_policies_share_a_provider(made: Any) -> None:
+    """And its connections. A policy of an agent applies to any provider."""
+    pool = ProviderPool()
+    short, long = (pool.get(made, RetryPolicy(attempts=attempts)) for attempts in (1, 9))
+    assert isinstance(short, Retrying)
+    assert isinstance(long, Retrying)
+    assert (short.policy.attempts, long.policy.attempts) == (1, 9)
+    assert short.provider is long.provider
+    assert pool.get(made, RetryPolicy(attempts=1)) is short
+
+
+def test_a_provider_with_its_own_retries_takes_no_policy_of_an_agent() -> None:
+    """One of the two would be ignored."""
+    agent = Agent("a", model=Retrying(Remote()), retry=RetryPolicy(attempts=2))
+
+    with pytest.raises(DefinitionError, match=r"Model plain:plain-1: Retrying.* has its own retry policy"):
+        CrewExecutor(agent)
