@@ -1,4 +1,4 @@
-"""A writer and a critic take turns until the critic's reply contains a signal."""
+"""A writer and a critic take turns until the critic's reply ends with a signal."""
 
 import asyncio
 
@@ -12,8 +12,8 @@ writer = Agent(
 )
 critic = Agent(
     "critic",
-    instructions="Judge the haiku. Write [GOOD] when it is good enough.",
-    model=ScriptedProvider("More silence, please.", "Fewer frogs.", "[ good ] That is it."),
+    instructions="Judge the haiku. End your reply with [GOOD] when it is good enough.",
+    model=ScriptedProvider("More silence, please.", "Fewer frogs.", "That is it. [ good ]"),
     then=writer,
     routes=[Route("[GOOD]", to="printer")],  # case and white space are ignored
 )

@@ -101,10 +101,14 @@ class AgentTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Continues with `to` when a reply without tool calls contains the signal; `to=None` ends the run."""
+    """Continues with `to` when a reply without tool calls ends with the signal; `to=None` ends the run.
+
+    A signal in a code fence, a block quote or quotation marks does not count. `match="anywhere"` accepts it anywhere.
+    """
 
     signal: str = field(kw_only=False)
     to: Agent | Parallel | str | None
+    match: Literal["end", "anywhere"] = "end"
 
     def __post_init__(self) -> None:
         if problems := [*setting_problems(self), *_target_problems("to", self.to, "an agent, a group, a name or None")]:

@@ -117,7 +117,7 @@ def _build_agent(name: str, section: AgentSection, context: _AgentContext) -> Ag
             if (loaded := _load_tool(index, path, context)) is not None
         ],
         handoffs=[_build_handoff(index, handoff, context) for index, handoff in enumerate(section.handoffs)],
-        routes=[Route(route.signal, to=route.to) for route in section.routes],
+        routes=[Route(route.signal, to=route.to, match=route.match) for route in section.routes],
         then=section.then,
         wait_for_signal=section.wait_for_signal,
         history=_agent_policy(section.history, context),

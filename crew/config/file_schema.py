@@ -147,6 +147,7 @@ class RouteSection(Section):
 
     signal: str
     to: str | None = None
+    match: Literal["end", "anywhere"] = "end"
 
 
 class HandoffSection(Section):

@@ -15,6 +15,7 @@ from crew.runs.parameters import Limits
 from crew.runs.state import Branch, Finished, RunBranches, RunState, is_blocked, total_usage
 from crew.tools.tool import truncate_middle
 from crew.transitions.before_request import ask_model_next
+from crew.transitions.markdown import section
 from crew.transitions.step import Step
 
 
@@ -242,9 +243,9 @@ def _branch_label(step: Step, key: str) -> str:
 def _join_text(group: Parallel, outputs: dict[str, str]) -> str:
     """The outputs in declared order, each with an equal share of the maximum length."""
     heading = f"[Results of {group.name}]"
-    available = MAX_JOIN_CHARS - len(heading) - sum(len(label) + 6 for label in outputs)
+    available = MAX_JOIN_CHARS - len(heading) - sum(len(label) + 10 for label in outputs)
     share = max(1, available // len(outputs))
-    parts = [f"## {label}\n{truncate_middle(text, share)}" for label, text in outputs.items()]
+    parts = [section(label, text, share) for label, text in outputs.items()]
     return truncate_middle(f"{heading}\n" + "\n\n".join(parts), MAX_JOIN_CHARS)
 
 

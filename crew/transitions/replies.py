@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Literal
 
 from pydantic import ValidationError
 
-from crew.agents.agent import Agent, Route, node_name
+from crew.agents.agent import Agent, node_name
 from crew.history.token_budget import Calibration
 from crew.history.view import View
 from crew.history.view_fitting import TARGET_SHARE, ViewFitter
 from crew.messages import AssistantMessage, is_empty
-from crew.runs.events import AgentStarted, FellBack, Replied, ReplyEmpty, Routed, TooLong, UsageChanged
+from crew.runs.events import AgentStarted, FellBack, Replied, ReplyEmpty, Routed, TooLong, UsageChanged, Warned
 from crew.runs.state import AskModel, AwaitInput, RepeatReason
 from crew.transitions.before_request import accept_view, ask_model_next, give_up_on_output, view_fitter
 from crew.transitions.branches import start_branches
-from crew.transitions.sanitize_output import without_code_fence
+from crew.transitions.markdown import without_code_fence
+from crew.transitions.routes import find_route, misplaced_signals, without_signal
 from crew.transitions.step import Step
 from crew.transitions.tool_calls import open_calls
 from crew.transitions.usage import learn_from_bill
@@ -55,14 +55,18 @@ def _on_empty(step: Step, repeat_reason: RepeatReason) -> None:
 
 def _on_text(step: Step, agent: Agent, message: AssistantMessage, tokens: int, repeat_reason: RepeatReason) -> None:
     text = step.plan.output_text(agent.name, message.text)
-    route = _match_route(agent, text)
+    route = find_route(agent, text)
+
+    for signal in misplaced_signals(agent, text, route):
+        found = f"The reply of {agent.name!r} has the signal {signal!r}, but does not end with it"
+        step.emit(Warned, text=f"{found}: its route was not taken.")
 
     if route is not None:
         step.emit(Routed, signal=route.signal, target=route.target)
 
         if route.target is None:
             step.append_final(message, tokens)
-            step.finish("completed", _without_signal(message.text, route.signal))
+            step.finish("completed", without_signal(message.text, route.signal))
         else:
             _continue_with(step, message, tokens, route.target, "route")
     elif agent.output is not None and (problem := _schema_problem(agent, text)):
@@ -95,37 +99,6 @@ def _continue_with(
     text = f"[Control passed from {source} to {target}. Continue the user's request.]"
     step.append_framework_message(text, origin)
     ask_model_next(step)
-
-
-def _match_route(agent: Agent, text: str) -> Route | None:
-    """The first route whose signal is in the text: exactly, else ignoring case, else with white space collapsed."""
-
-    def folded(words: str) -> str:
-        # White space is collapsed, not removed: otherwise "stop" would be found in "first option".
-        return re.sub(r"(?<=[\[({<]) | (?=[\])}>])", "", re.sub(r"\s+", " ", words.casefold()))
-
-    for read in (str, str.casefold, folded):
-        for route in agent.routes:
-            if read(route.signal) in read(text):
-                return route
-
-    return None
-
-
-def _without_signal(text: str, signal: str) -> str:
-    """The text without the last occurrence of a signal that ended the run; unchanged if nothing else is left."""
-    # White space may differ, also inside brackets, as in `_match_route`.
-    pattern = re.sub(r"(?:\\\s)+", r"\\s+", re.escape(signal))
-    pattern = re.sub(r"\\([\[({<])", r"\\\1\\s*", pattern)
-    pattern = re.sub(r"\\([\])}>])", r"\\s*\\\1", pattern)
-    found = [*re.finditer(pattern, text, re.IGNORECASE)]
-
-    if not found:
-        return text  # the signal was matched in another form, such as without its diacritics
-
-    before, after = text[: found[-1].start()].rstrip(), text[found[-1].end() :]
-    left = before + after if after.strip(" .!*_`\r\n\t") else before
-    return left.strip() or text
 
 
 def _schema_problem(agent: Agent, text: str) -> str:

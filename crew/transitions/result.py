@@ -23,8 +23,8 @@ from crew.runs.state import (
     total_usage,
 )
 from crew.transitions.branches import branch_record
+from crew.transitions.markdown import without_code_fence
 from crew.transitions.plan import Plan
-from crew.transitions.sanitize_output import without_code_fence
 
 
 def build_result(plan: Plan, state: RunState) -> RunResult:

@@ -11,7 +11,6 @@ _CODE_OR_TAG = re.compile(
     rf"```.*?(?:```|\Z)|`[^`\n]+`|<(?P<closes>/?)(?P<tag>{'|'.join(THINKING_TAGS)})\b[^<>\n]*>",
     re.DOTALL | re.IGNORECASE,
 )
-_ONLY_A_FENCE = re.compile(r"\s*```[a-zA-Z]*[ \t]*\n(?P<content>(?:(?!```).)*?)\n?[ \t]*```\s*", re.DOTALL)
 _CLOSING_TAG = {tag: re.compile(rf"</{tag}\s*>", re.IGNORECASE) for tag in THINKING_TAGS}
 
 
@@ -67,9 +66,3 @@ def _collapse_blank_lines(lines: list[str]) -> list[str]:
             kept.append(bare)
 
     return kept
-
-
-def without_code_fence(text: str) -> str:
-    """The content of a reply that is one fenced code block, as models write JSON; any other text unchanged."""
-    found = _ONLY_A_FENCE.fullmatch(text)
-    return found["content"] if found else text

@@ -241,7 +241,7 @@ async def research() -> None:
     lead = Agent(
         "lead",
         model=ScriptedProvider(lambda r: "[GO] Each of you: two dozen sources."),
-        routes=[Route("[GO]", to=panel)],
+        routes=[Route("[GO]", to=panel, match="anywhere")],
     )
     editor = Agent(
         "editor", model=ScriptedProvider(edit), routes=[Route("[AGAIN]", to=panel), Route("[DONE]", to=None)]

@@ -215,7 +215,8 @@ def test_interrupted_run_resumes_in_every_branch(models: CheckedModels, store: C
         return await executor.resume("r")
 
     result = run_in_virtual_time(story())
-    assert result.output == "[Results of outer]\n## b\nB.\n\n## c\n[Results of inner]\n## e\nE.\n\n## f\nF.\n\n## f\nF."
+    inner = "[Results of inner]\n### e\nE.\n\n### f\nF."
+    assert result.output == f"[Results of outer]\n## b\nB.\n\n## c\n{inner}\n\n## f\nF."
     assert sorted(turn.split(":", 1)[1] for turn in models.turns) == ["b:1", "d:0", "e:0"]
 
 
@@ -304,7 +305,7 @@ def test_resume_retries_a_failed_nested_group(models: CheckedModels, store: Chec
         return await executor.resume("r")
 
     result = run_in_virtual_time(story())
-    assert result.output == "[Results of outer]\n## b\n[Results of inner]\n## bad\nBetter."
+    assert result.output == "[Results of outer]\n## b\n[Results of inner]\n### bad\nBetter."
     assert Counter(models.turns) == {"r/b:b:0": 1, "r/b/bad:bad:0": 3}
 
 

@@ -10,16 +10,32 @@ from pydantic import BaseModel
 from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, ScriptedProvider, call, tool
 from crew.interfaces import ModelReply
 from crew.messages import ToolCall
-from crew.runs.events import Routed
+from crew.runs.events import Routed, Warned
 from tests.support.messages import transcript_lines
 from tests.support.providers import CheckedModels
 from tests.support.stores import CheckedStore
 
 PANEL, DONE = Route("[PANEL]", to="panel"), Route("[DONE]", to=None)
+ANYWHERE = Route("[PANEL]", to="panel", match="anywhere")
 
 READINGS: dict[str, tuple[str, list[Route], str | None]] = {
     "exact": ("Well: [PANEL]", [PANEL], "[PANEL]"),
-    "inside a sentence": ("I say [PANEL] now.", [PANEL], "[PANEL]"),
+    "inside a sentence": ("I say [PANEL] now.", [PANEL], None),
+    "anywhere, where that is allowed": ("I say [PANEL] now.", [ANYWHERE], "[PANEL]"),
+    "punctuation and Markdown marks after it": ("Next: **`[PANEL]`**.\n", [PANEL], "[PANEL]"),
+    "after a code block": ("```\nx = 1\n```\n[PANEL]", [PANEL], "[PANEL]"),
+    "after a quotation": ('You wrote "hello", so: [PANEL]', [PANEL], "[PANEL]"),
+    "after an inch mark and an apostrophe": ("A 5\" disk of the '90s. [PANEL]", [PANEL], "[PANEL]"),
+    "in a code fence": ("```\n[PANEL]\n```", [PANEL], None),
+    "in a code fence that is not closed": ("~~~text\nsome code\n[PANEL]", [PANEL], None),
+    "in a code fence, anywhere": ("```\n[PANEL]\n```", [ANYWHERE], "[PANEL]"),
+    "in a block quote": ("You wrote:\n> please [PANEL]", [PANEL], None),
+    "in quotation marks": ('You wrote "[PANEL]".', [PANEL], None),
+    "at the end of a quotation": ("You wrote: “please go to [PANEL]”", [PANEL], None),
+    "in a quotation that is not closed": ('You wrote "please go to [PANEL]', [PANEL], None),
+    "in single quotation marks": ("You wrote '[PANEL]'.", [PANEL], None),
+    "the longest signal at the end": ("NOT DONE", [Route("DONE", to=None), Route("NOT DONE", to="panel")], "NOT DONE"),
+    "the end of a word": ("It runs nonstop.", [Route("stop", to="panel")], None),
     "case": ("well: [panel]", [PANEL], "[PANEL]"),
     "case of other scripts": ("[STRASSE]", [Route("[straße]", to="panel")], "[straße]"),
     "white space inside the brackets": ("[ Panel\n]", [PANEL], "[PANEL]"),
@@ -36,7 +52,7 @@ READINGS: dict[str, tuple[str, list[Route], str | None]] = {
 
 @pytest.mark.parametrize("reading", READINGS)
 async def test_matching_of_signals(models: CheckedModels, store: CheckedStore, reading: str) -> None:
-    """Exactly, then without case, then with collapsed white space; in the order of the routes."""
+    """At the end, outside code and quotations: exactly, then without case, then with collapsed white space."""
     text, routes, expected = READINGS[reading]
     members = [Agent("a", model=models.scripted(text), routes=routes)]
 
@@ -47,6 +63,18 @@ async def test_matching_of_signals(models: CheckedModels, store: CheckedStore, r
     assert [e.signal for e in store.events if isinstance(e, Routed)] == ([expected] if expected else [])
     to_panel = expected is not None and expected != "[DONE]"
     assert result.output == ("Panel." if to_panel else text.removesuffix(" [DONE]"))
+
+
+async def test_misplaced_signal_is_reported(models: CheckedModels, store: CheckedStore) -> None:
+    """The run takes no route, and a warning names the signal and what is expected."""
+    agent = Agent(
+        "a", model=models.scripted("You wrote: [REFUND]. I can't do that."), routes=[Route("[REFUND]", to=None)]
+    )
+    result = await CrewExecutor(agent, store=store).execute("Goal.")
+    assert result.output == "You wrote: [REFUND]. I can't do that."
+    assert [e.text for e in store.events if isinstance(e, Warned)] == [
+        "The reply of 'a' has the signal '[REFUND]', but does not end with it: its route was not taken."
+    ]
 
 
 async def test_signal_counts_only_in_a_reply_of_its_agent(models: CheckedModels) -> None:
@@ -199,13 +227,14 @@ async def test_only_an_answer_has_the_output_type(
         ("Blue it is. [DONE]", "Blue it is."),
         ("Blue it is.\n\n[ done ].", "Blue it is."),
         ("Not [DONE] yet, now it is. [DONE]", "Not [DONE] yet, now it is."),
+        ("Blue it is. **[DONE]**", "Blue it is."),
         ("[DONE] Blue.", "Blue."),
         ("[DONE]", "[DONE]"),
     ],
 )
 async def test_output_is_without_the_signal_that_ended_the_run(reply: str, output: str) -> None:
     """Unless nothing else is left; transcript, history and the streamed text keep it."""
-    agent = Agent("painter", model=ScriptedProvider(reply), routes=[Route("[DONE]", to=None)])
+    agent = Agent("painter", model=ScriptedProvider(reply), routes=[Route("[DONE]", to=None, match="anywhere")])
     result = await CrewExecutor(agent).execute("Which colour?")
     assert result.output == output
     assert [messages[-1].text for messages in (result.transcript, result.history)] == [reply, reply]  # type: ignore[union-attr]

@@ -82,7 +82,7 @@ async def test_agent_setting_overrides_the_executor() -> None:
 async def test_signal_inside_reasoning_is_ignored() -> None:
     """Routes and output schemas read the sanitized text."""
     other = Agent("other", model=ScriptedProvider("Never asked."))
-    agent = Agent("painter", model=ScriptedProvider(RAW), routes=[Route("[DONE]", to=other)])
+    agent = Agent("painter", model=ScriptedProvider(RAW), routes=[Route("[DONE]", to=other, match="anywhere")])
     crew = Crew("studio", agents=[agent, other])
     assert (await CrewExecutor(crew).execute("Go")).agent == "other"
     assert (await CrewExecutor(crew, sanitize_output=True).execute("Go")).output == "Blue."
