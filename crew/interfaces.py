@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Discriminator
@@ -17,6 +18,7 @@ from crew.settings import (
     PositiveInt,
     PositiveRatio,
     Seconds,
+    Timestamp,
     check_settings,
     setting_problems,
 )
@@ -360,13 +362,21 @@ class Chunked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromTimestamp:
-    """Replace the messages before `time` (seconds since the epoch) by one TL;DR."""
+    """Replace the messages before `time` by one TL;DR: seconds since the epoch, or a datetime, which becomes seconds.
 
-    time: float = field(kw_only=False)
+    As in Python, a datetime without a time zone is in local time.
+    """
+
+    time: Timestamp = field(kw_only=False)
     kind: Literal["from_timestamp"] = "from_timestamp"
 
     def __post_init__(self) -> None:
         check_settings(self)
+        object.__setattr__(self, "time", self.seconds)
+
+    @property
+    def seconds(self) -> float:
+        return self.time.timestamp() if isinstance(self.time, datetime) else self.time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -85,6 +86,7 @@ NonNegativeNumber = Annotated[float, Field(ge=0), Accepts("0 or a positive numbe
 Seconds = Annotated[float, Field(gt=0), Accepts("a number of seconds above 0")]
 Ratio = Annotated[float, Field(ge=0, le=1), Accepts("a number from 0 to 1")]
 PositiveRatio = Annotated[float, Field(gt=0, le=1), Accepts("a number above 0 and at most 1, such as 0.8")]
+Timestamp = Annotated[float | datetime, Accepts("seconds since the epoch, or a datetime")]
 HttpUrl = Annotated[str, AfterValidator(_http_url), Accepts("a URL such as http://127.0.0.1:4318")]
 
 
@@ -252,7 +254,10 @@ def _fields(kind: type[DataclassInstance], nested: tuple[tuple[str, object], ...
 
 
 def _is_plain(hint: object) -> bool:
-    """Whether a type consists of numbers, strings, booleans, None and literals; a literal of one value is a tag."""
+    """Whether a type consists of plain values: numbers, strings, booleans, times, None and literals.
+
+    A literal of one value is a tag.
+    """
     origin = get_origin(hint)
 
     if origin is Annotated:
@@ -264,7 +269,7 @@ def _is_plain(hint: object) -> bool:
     if origin is Literal:
         return len(get_args(hint)) > 1
 
-    return hint in (bool, int, float, str, NoneType)
+    return hint in (bool, int, float, str, datetime, NoneType)
 
 
 def _with_off(model: type[BaseModel], value: object) -> object:

@@ -48,8 +48,8 @@ def _spans_for(
         case LastNMessages(n=n):
             last = _last_positions(groups, n)
             return [[g for g in free if g.entries[0].position not in last]]
-        case FromTimestamp(time=time):
-            return [[g for g in free if g.entries[-1].message.time < time]]
+        case FromTimestamp(seconds=seconds):
+            return [[g for g in free if g.entries[-1].message.time < seconds]]
         case Chunked(size=size):
             return _chunks(groups, free, size)
         case WholeHistoryMultipleSystemMessages():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
+from math import inf
 from typing import TypeVar
 
 from crew.errors import Violation
@@ -21,6 +23,10 @@ from crew.messages import (
 )
 
 MAX_DEPTH = 20
+MILLISECONDS_FROM = 100_000_000_000
+"""A larger number is a time in milliseconds: as seconds it would be after the year 5138."""
+
+TIME_KEYS = ("time", "timestamp", "created_at", "createdAt")
 KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 _Block = Mapping[str, object]
@@ -38,11 +44,32 @@ def import_messages(history: Sequence[object]) -> tuple[list[tuple[int, Message]
 
     for index, item in enumerate(history):
         try:
-            messages.extend((index, message) for message in tuple(_import_item(item)))
+            messages.extend((index, _with_time(message, item)) for message in tuple(_import_item(item)))
         except _UnreadableMessage as error:
             violations.append(Violation(rule="message", text=f"history[{index}] {error}.", index=index, value=item))
 
     return messages, violations
+
+
+def _with_time(message: Message, item: object) -> Message:
+    """The message with the time of its dict. A time that can't be read is ignored, as other unknown keys are."""
+    given = [item[key] for key in TIME_KEYS if item.get(key) is not None] if isinstance(item, Mapping) else []
+    seconds = _seconds(given[0]) if given else None
+    return message if seconds is None else replace(message, time=seconds)
+
+
+def _seconds(value: object) -> float | None:
+    """Seconds since the epoch from a number, an ISO 8601 text or a datetime; large numbers are milliseconds."""
+    try:
+        value = datetime.fromisoformat(value) if isinstance(value, str) else value
+        value = value.timestamp() if isinstance(value, datetime) else value
+    except (ValueError, OverflowError):
+        return None
+
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+        return None
+
+    return float(value) if value < MILLISECONDS_FROM else value / 1000
 
 
 def merge_tool_messages(indexed: Sequence[tuple[int, Message]]) -> list[tuple[int, Message]]:
@@ -53,7 +80,8 @@ def merge_tool_messages(indexed: Sequence[tuple[int, Message]]) -> list[tuple[in
         start, last = messages[-1] if messages else (0, None)
 
         if isinstance(message, ToolMessage) and isinstance(last, ToolMessage):
-            messages[-1] = (start, replace(last, results=last.results + message.results))
+            time = max(last.time, message.time)
+            messages[-1] = (start, replace(last, results=last.results + message.results, time=time))
         else:
             messages.append((index, message))
 

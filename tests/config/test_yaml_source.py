@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from crew import Agent, CrewError, CrewExecutor, LastNMessages, RequestParameters, RunError, ScriptedProvider
+from crew import (
+    Agent,
+    CrewError,
+    CrewExecutor,
+    FromTimestamp,
+    LastNMessages,
+    RequestParameters,
+    RunError,
+    ScriptedProvider,
+)
 from crew.config import load
 from crew.errors import ConfigError
 from crew.history.policies import Checkpoint, HeadTail, Rolling
@@ -482,3 +491,12 @@ def test_a_file_describes_the_request_parameters(tmp_path: Path) -> None:
 
         with pytest.raises(ConfigError, match="compression_strategy"):
             CrewExecutor.from_config(path, crew="support")
+
+
+def test_a_file_gives_a_time_as_a_timestamp_or_in_seconds(tmp_path: Path) -> None:
+    for time in ("2026-01-31T12:00:00Z", "1769860800"):
+        path = write_config(tmp_path, f"parameters: {{compression_strategy: {{name: from_timestamp, time: {time}}}}}\n")
+        assert load(path).parameters.compression_strategy == FromTimestamp(1769860800)
+
+    (problem,) = load_problems(tmp_path, "parameters: {compression_strategy: {name: from_timestamp, time: soon}}\n")
+    assert problem.endswith("time must be seconds since the epoch, or a datetime, not 'soon'")

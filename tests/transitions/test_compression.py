@@ -1,6 +1,7 @@
 """Explicit compression by `RequestParameters` happens before the next request, or the run fails unchanged."""
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -102,15 +103,33 @@ async def test_each_chunk_becomes_a_tldr_if_it_is_smaller() -> None:
     assert not [r for r in model.requests if r.purpose == "summary"]
 
 
-async def test_messages_before_a_timestamp_become_a_tldr() -> None:
-    """`FromTimestamp(t)`: the messages before t."""
+AT_120 = datetime.fromtimestamp(120, UTC)
+
+
+@pytest.mark.parametrize("time", [120.0, 120, AT_120, AT_120.astimezone().replace(tzinfo=None)])
+async def test_messages_before_a_timestamp_become_a_tldr(time: float | datetime) -> None:
+    """`FromTimestamp(t)`: the messages before t. A datetime without a time zone is local time, as in Python."""
     model = replying()
     given = conversation(30, start=100.0)
-    parameters = RequestParameters(compression_strategy=FromTimestamp(120.0))
+    parameters = RequestParameters(compression_strategy=FromTimestamp(time))
     await CrewExecutor(agent(model)).execute("And now?", history=given, parameters=parameters)
     shown = model.replies[0].messages
     assert summaries_in(shown)[0].covers == tuple(f"m{n}" for n in range(20))
     assert list(shown[1:-1]) == given[20:]
+
+
+async def test_a_timestamp_selects_among_imported_messages_by_their_time() -> None:
+    """Dicts keep their time, so that older turns of another system are compressed and newer ones are not."""
+    model = replying()
+    given = [
+        {"role": "user", "content": f"Note {n}.", "created_at": f"2026-01-{n + 1:02}T12:00:00Z"} for n in range(20)
+    ]
+    parameters = RequestParameters(compression_strategy=FromTimestamp(datetime(2026, 1, 11, tzinfo=UTC)))
+    result = await CrewExecutor(agent(model)).execute("And now?", history=given, parameters=parameters)
+    shown = model.replies[0].messages
+    assert len(summaries_in(shown)[0].covers) == 10
+    assert [m.text for m in shown[1:-1]] == [f"Note {n}." for n in range(10, 20)]
+    assert result.transcript[0].time == datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp()
 
 
 async def test_block_after_each_system_message_becomes_a_tldr() -> None:

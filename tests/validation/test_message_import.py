@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -106,3 +107,37 @@ PIXEL = {"type": "base64", "media_type": "image/gif", "data": "R0lGOD"}
 def test_openai_and_anthropic_formats_are_converted(history: list[Any], messages: list[Message]) -> None:
     """Chat Completions, Responses and Messages formats, and message objects."""
     assert list(InputValidator().check("hi", history=history)) == messages
+
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("time", NOON.timestamp()),
+        ("created_at", int(NOON.timestamp())),
+        ("createdAt", int(NOON.timestamp()) * 1000),
+        ("timestamp", "2026-01-31T12:00:00Z"),
+        ("timestamp", "2026-01-31T13:00:00+01:00"),
+        ("timestamp", NOON),
+    ],
+)
+def test_a_dict_keeps_its_time(key: str, value: object) -> None:
+    """Under the usual keys, as seconds, milliseconds, ISO 8601 or datetime."""
+    (message,) = InputValidator().check("Hello", history=[{"role": "user", "content": "hi", key: value}])
+    assert message.time == NOON.timestamp()
+
+
+@pytest.mark.parametrize("value", ["yesterday", "", None, True, -5, float("nan"), float("inf"), [1], {}])
+def test_a_time_that_cannot_be_read_is_ignored(value: object) -> None:
+    """It is no reason to refuse a history."""
+    (message,) = InputValidator().check("Hello", history=[{"role": "user", "content": "hi", "timestamp": value}])
+    assert message == UserMessage("hi")
+
+
+def test_merged_results_have_the_time_of_the_last_one() -> None:
+    """They are older than a time only if all of them are."""
+    results = [{"role": "tool", "tool_call_id": id, "content": "1", "time": time} for id, time in (("a", 5), ("b", 7))]
+    (message,) = InputValidator().check("Hello", history=results)
+    assert message.time == 7
