@@ -26,10 +26,14 @@ ESTIMATE_MARGIN = 1.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """What one pruning of a history or of a view did; `policy` is the policy or the limit that caused it."""
+    """What one pruning of a history or of a view did; `policy` is the policy or the limit that caused it.
+
+    `limit` is the number that was exceeded: messages, readable results, or tokens; 0 for a policy without one.
+    """
 
     policy: str
     reason: str
+    limit: int
     before: int
     after: int
     tokens_before: int
@@ -99,21 +103,29 @@ class ViewFitter:
 
     # ------------------------------------------------------------------------------------------ changes of the view
 
-    def hide(self, gone: Collection[HistoryEntry], rule: str, reason: str, *, insert_marker: bool = False) -> None:
+    def hide(
+        self, gone: Collection[HistoryEntry], rule: str, reason: str, limit: int, *, insert_marker: bool = False
+    ) -> None:
         """Hide these entries; with `insert_marker`, a marker states how many messages are missing."""
         truncated = self.view.truncated_count + (
             sum(message_size(entry.message) for entry in gone) if insert_marker else 0
         )
         view = hide_positions(self.view, self.content.entries, {entry.position for entry in gone})
         evicted = tuple(entry.message.id for entry in gone)
-        self._accept(replace(view, truncated_count=truncated), rule, reason, evicted=evicted)
+        self._accept(replace(view, truncated_count=truncated), rule, reason, limit, evicted=evicted)
 
-    def mask(self, ids: Collection[str], rule: str, reason: str) -> None:
+    def mask(self, ids: Collection[str], rule: str, reason: str, limit: int) -> None:
         """Mask the tool results of these messages."""
-        self._accept(mask_messages(self.view, self.content.entries, ids), rule, reason, masked=tuple(ids))
+        self._accept(mask_messages(self.view, self.content.entries, ids), rule, reason, limit, masked=tuple(ids))
 
     def _accept(
-        self, view: View, rule: str, reason: str, evicted: tuple[str, ...] = (), masked: tuple[str, ...] = ()
+        self,
+        view: View,
+        rule: str,
+        reason: str,
+        limit: int,
+        evicted: tuple[str, ...] = (),
+        masked: tuple[str, ...] = (),
     ) -> None:
         before, tokens = self.size, self.tokens
         self.view = replace(view, moved_by=rule)
@@ -122,6 +134,7 @@ class ViewFitter:
             Pruning(
                 policy=rule,
                 reason=reason,
+                limit=limit,
                 before=before,
                 after=self.size,
                 tokens_before=tokens,
@@ -131,18 +144,24 @@ class ViewFitter:
             )
         )
 
-    def evict_to(self, rule: str, reason: str, *, target: float, ceiling: float, by: Unit = "tokens") -> bool:
-        """Evict down to the target, and protected groups only down to the ceiling; False where nothing could leave."""
+    def evict_to(
+        self, rule: str, reason: str, *, target: float, ceiling: float, limit: int | None = None, by: Unit = "tokens"
+    ) -> bool:
+        """Evict down to the target, and protected groups only down to the ceiling; False where nothing could leave.
+
+        `limit` is reported as the number that was exceeded; None: the ceiling.
+        """
         groups, (size, tokens) = self.groups(), self.beside_groups()
         extra = tokens if by == "tokens" else size
+        limit = int(ceiling) if limit is None else limit
         gone = evict(groups, target=target - extra, limit=ceiling - extra, by=by)
 
         if gone:
-            self.hide([entry for index in sorted(gone) for entry in groups[index].entries], rule, reason)
+            self.hide([entry for index in sorted(gone) for entry in groups[index].entries], rule, reason, limit)
 
         if self.view.truncated_count and (self.tokens if by == "tokens" else self.size) > ceiling:
             # The mandatory part goes before the marker.
-            self._accept(replace(self.view, truncated_count=0), rule, reason)
+            self._accept(replace(self.view, truncated_count=0), rule, reason, limit)
             return True
 
         return bool(gone)
@@ -165,7 +184,9 @@ class ViewFitter:
         budget: HistoryBudget,
         *,
         max_tokens: int | None = None,
+        tokens_prune_to: int | None = None,
         max_history_size: int | None = None,
+        history_prune_to: int | None = None,
     ) -> None:
         """Apply all rules. A policy with a threshold replaces the framework's threshold of the window."""
         for policy in policies:
@@ -173,19 +194,19 @@ class ViewFitter:
                 _apply_policy(policy, self)
 
         if max_tokens is not None:
-            self._fit_max_tokens(max_tokens)
+            self._fit_max_tokens(max_tokens, tokens_prune_to)
 
         self._fit_window(policy_decides=any(policy.options.threshold is not None for policy in policies))
 
         if max_history_size is not None and self.size > max_history_size:
-            self._fit_history_size(max_history_size)
+            self._fit_history_size(max_history_size, history_prune_to)
 
         if budget.limit is not None and self.size > budget.limit:
             # Only a marker is one message more than the history holds.
             reason = f"{self.size} messages with the marker, more than the limit of {budget.limit}"
             self.evict_to("truncate", reason, target=budget.prune_to, ceiling=budget.limit, by="size")
 
-    def _fit_max_tokens(self, max_tokens: int) -> None:
+    def _fit_max_tokens(self, max_tokens: int, prune_to: int | None) -> None:
         """Keep the request within the caller's `max_tokens`."""
         overhead = self.token_budget.overhead_tokens
 
@@ -200,8 +221,11 @@ class ViewFitter:
         if self.cautious_tokens <= max_tokens:
             return
 
+        # The margin of the messages that stay is at most that of all messages, and at most that of a full request.
+        ceiling = max(max_tokens / ESTIMATE_MARGIN, max_tokens - (self.cautious_tokens - self.tokens))
+        target = max_tokens * TARGET_SHARE if prune_to is None else min(prune_to, ceiling)
         reason = f"about {self.tokens} tokens, and max_tokens is {max_tokens}"
-        self.evict_to("max_tokens", reason, target=max_tokens * TARGET_SHARE, ceiling=max_tokens / ESTIMATE_MARGIN)
+        self.evict_to("max_tokens", reason, target=target, ceiling=ceiling, limit=max_tokens)
 
         if self.tokens > max_tokens:
             text = f"The mandatory part of a request of {self.agent!r} holds about {self.tokens} tokens, more than "
@@ -225,10 +249,11 @@ class ViewFitter:
             text = f"The mandatory part of a request of {self.agent!r} holds about {self.tokens} tokens, more than "
             raise self.overflow_error(f"{text}its window of {budget.window}.", budget.window)
 
-    def _fit_history_size(self, limit: int) -> None:
+    def _fit_history_size(self, limit: int, prune_to: int | None) -> None:
         """Keep the request within the caller's `max_history_size`."""
         reason = f"{self.size} messages, and max_history_size is {limit}"
-        self.evict_to("max_history_size", reason, target=max(1, limit // 2), ceiling=limit, by="size")
+        target = max(1, limit // 2) if prune_to is None else prune_to
+        self.evict_to("max_history_size", reason, target=target, ceiling=limit, by="size")
 
         if self.size > limit:
             text = f"The mandatory part of a request of {self.agent!r} holds {self.size} messages, more than "
@@ -238,8 +263,8 @@ class ViewFitter:
 def _policy_may_act(view_policy: ViewPolicy, fitter: ViewFitter) -> bool:
     """Whether a policy could have something to do; groups are built only then."""
     if isinstance(view_policy.policy, MaskToolResults):
-        keep_recent = view_policy.policy.keep_recent
-        return bool(keep_recent) and _readable_results(fitter) >= 2 * keep_recent
+        most = view_policy.policy.most_readable
+        return most is not None and _readable_results(fitter) > most
 
     limit, threshold = view_policy.options.limit, view_policy.options.threshold
 
@@ -261,11 +286,24 @@ def _readable_results(fitter: ViewFitter) -> int:
     return sum(message_size(message) for message in results if message.results[0].text != OMITTED)
 
 
+def _exceeded_limit(view_policy: ViewPolicy, fitter: ViewFitter) -> int:
+    """The number that makes a policy act: readable results, messages, or tokens; 0 where it has none."""
+    if isinstance(view_policy.policy, MaskToolResults):
+        return view_policy.policy.most_readable or 0
+
+    limit, threshold = view_policy.options.explicit_limit, view_policy.options.threshold
+
+    if limit is not None and (threshold is None or fitter.size > limit):
+        return limit
+
+    return 0 if threshold is None else int(threshold * fitter.token_budget.window)
+
+
 def _apply_policy(view_policy: ViewPolicy, fitter: ViewFitter) -> None:
     policy, options = view_policy.policy, view_policy.options
     groups = fitter.groups()
     size, tokens = fitter.beside_groups()
-    limit = options.explicit_limit
+    limit, exceeded = options.explicit_limit, _exceeded_limit(view_policy, fitter)
     target = options.prune_to or max(1, (limit or 0) // 2)
     budget = HistoryBudget(limit=limit, prune_to=target, window=fitter.token_budget.window, overhead_tokens=tokens)
     bound = limit - size if limit is not None else sum(g.size for g in groups)
@@ -273,14 +311,14 @@ def _apply_policy(view_policy: ViewPolicy, fitter: ViewFitter) -> None:
 
     if decision.evicted:
         gone = [entry for g in decision.evicted for entry in g.entries]
-        fitter.hide(gone, policy.name, decision.reason, insert_marker=options.insert_marker)
+        fitter.hide(gone, policy.name, decision.reason, exceeded, insert_marker=options.insert_marker)
 
     # The newest results stay readable whatever a policy decides: the model called the tools for them.
     mandatory = {entry.message.id for g in decision.kept if g.mandatory for entry in g.entries}
     masked = tuple(id for id in decision.masked if id not in mandatory)
 
     if masked:
-        fitter.mask(masked, policy.name, decision.reason)
+        fitter.mask(masked, policy.name, decision.reason, exceeded)
 
     if limit is not None and fitter.size > limit:
         fitter.evict_to(policy.name, decision.reason, target=limit, ceiling=limit, by="size")

@@ -249,7 +249,7 @@ class BranchTimedOut(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPruned(BaseEvent):
-    """Messages were evicted from the history or from one agent's view, or masked there; the transcript keeps them."""
+    """Messages left the history or a view, or were masked in a view. `limit`: the number of the policy or limit."""
 
     policy: str
     reason: str

@@ -22,20 +22,44 @@ _STRATEGIES = (WholeHistory, LastNMessages, Chunked, FromTimestamp, WholeHistory
 class RequestParameters:
     """Explicit compression and limits of each request of a run. By default, nothing is compressed.
 
-    Applied in this order: `compression_strategy`, `max_tokens`, `max_history_size`. With `enable_token_caching`, the
-    tokens of a message are counted once.
+    Applied in this order: `compression_strategy`, `max_tokens`, `max_history_size`.
+
+    max_history_size      the most messages of a request.
+    history_prune_to      the size to cut to beyond `max_history_size`; None: half of it. With the same number, each
+                          request has as many messages as fit, and its start changes with every step.
+    max_tokens            the most input tokens of a request.
+    tokens_prune_to       the tokens to cut to beyond `max_tokens`; None: half of it.
+    enable_token_caching  the tokens of a message are counted once.
     """
 
     compression_strategy: CompressionStrategy | None = None
     max_history_size: PositiveInt | None = None
+    history_prune_to: PositiveInt | None = None
     max_tokens: PositiveInt | None = None
+    tokens_prune_to: PositiveInt | None = None
     enable_token_caching: bool = True
 
     def __post_init__(self) -> None:
         problems = [*setting_problems(self), *_strategy_problems(self.compression_strategy)]
 
+        if not problems:
+            problems.extend(
+                _target_problems("history_prune_to", self.history_prune_to, "max_history_size", self.max_history_size)
+            )
+            problems.extend(_target_problems("tokens_prune_to", self.tokens_prune_to, "max_tokens", self.max_tokens))
+
         if problems:
             raise DefinitionError("RequestParameters", problems)
+
+
+def _target_problems(name: str, target: int | None, limit_name: str, limit: int | None) -> list[str]:
+    if target is not None and limit is None:
+        return [f"{name}={target} has no effect without {limit_name}; set {limit_name} too"]
+
+    if target is not None and limit is not None and target > limit:
+        return [f"{name} must be at most {limit_name}={limit}, not {target}"]
+
+    return []
 
 
 def _strategy_problems(strategy: object) -> list[str]:

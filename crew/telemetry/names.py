@@ -145,7 +145,7 @@ ATTRIBUTES: dict[str, str] = {
     MESSAGES_BEFORE: "Messages in the history before the pruning.",
     MESSAGES_AFTER: "Messages in the history after the pruning.",
     EVICTED: "Evicted messages.",
-    HISTORY_LIMIT: "The maximum number of messages.",
+    HISTORY_LIMIT: "The limit that was exceeded: messages, or tokens or readable results of a view.",
     HISTORY_POLICY: "The policy that pruned.",
     PRUNING_REASON: "Why it pruned.",
     TOKENS_BEFORE: "Estimated tokens before the pruning.",

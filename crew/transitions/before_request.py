@@ -83,12 +83,14 @@ def view_fitter(step: Step) -> ViewFitter:
 
 def _fit_view(step: Step) -> ViewFitter:
     """Fit the view of the current agent to its policies and limits."""
-    fitter = view_fitter(step)
+    fitter, parameters = view_fitter(step), step.parameters
     fitter.fit(
         step.plan.view_policies.get(step.agent, ()),
         step.plan.budget,
-        max_tokens=step.parameters.max_tokens,
-        max_history_size=step.parameters.max_history_size,
+        max_tokens=parameters.max_tokens,
+        tokens_prune_to=parameters.tokens_prune_to,
+        max_history_size=parameters.max_history_size,
+        history_prune_to=parameters.history_prune_to,
     )
 
     if fitter.prunings:

@@ -159,14 +159,14 @@ def on_too_long(step: Step, event: TooLong) -> None:
 
 
 def _shrink_view(fitter: ViewFitter, target: float, event: TooLong) -> bool:
-    reason = f"the model refused about {event.tokens} tokens as too long"
+    reason, window = f"the model refused about {event.tokens} tokens as too long", fitter.token_budget.window
 
-    if fitter.evict_to("too_long", reason, target=target, ceiling=target):
+    if fitter.evict_to("too_long", reason, target=target, ceiling=target, limit=window):
         return True
 
     # Estimates that are far too low would let everything fit: then evict the oldest that may leave.
     below = fitter.tokens - 1
-    return fitter.evict_to("too_long", reason, target=below, ceiling=below)
+    return fitter.evict_to("too_long", reason, target=below, ceiling=below, limit=window)
 
 
 def _learn_window(step: Step, event: TooLong) -> None:

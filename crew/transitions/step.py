@@ -213,6 +213,7 @@ class Step:
             Pruning(
                 policy=self.plan.policy.name,
                 reason=decision.reason,
+                limit=self.plan.budget.limit or 0,
                 before=before,
                 after=history.size,
                 evicted=tuple(entry.message.id for g in decision.evicted for entry in g.entries),
@@ -234,7 +235,7 @@ class Step:
             reason=pruning.reason,
             before=pruning.before,
             after=pruning.after,
-            limit=self.plan.budget.limit or 0,
+            limit=pruning.limit,
             evicted=pruning.evicted,
             masked=pruning.masked,
             tokens_before=pruning.tokens_before,

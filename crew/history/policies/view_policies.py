@@ -5,27 +5,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from crew.errors import DefinitionError
 from crew.history.eviction import evict, protect
 from crew.history.policies.summarizing import check_below_threshold
 from crew.history.token_budget import DEFAULT_WINDOW
 from crew.history.view import MARKER_TOKENS
 from crew.interfaces import HistoryBudget, MessageGroup, PolicyOptions, PruneDecision
 from crew.messages import OMITTED, ToolMessage, message_size
-from crew.settings import NonNegativeInt, PositiveRatio, check_settings
+from crew.settings import NonNegativeInt, PositiveInt, PositiveRatio, check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskToolResults:
     """Replaces the text of all but the newest `keep_recent` tool results by `[Omitted]`; 0 keeps all.
 
-    It masks a batch once twice as many results are readable, so that consecutive requests share their prefix.
+    It masks a batch once more than `max_readable` results are readable, by default once there are twice `keep_recent`,
+    so that consecutive requests share their prefix. With `max_readable=keep_recent`, exactly the newest `keep_recent`
+    results are readable, and the prefix changes with every result. Results of one message are masked together.
     """
 
     keep_recent: NonNegativeInt = 10
+    max_readable: PositiveInt | None = None
     name: str = "mask_tool_results"
 
     def __post_init__(self) -> None:
         check_settings(self, "History policy 'mask_tool_results'")
+        most, least = self.max_readable, self.keep_recent
+
+        if most is not None and not least:
+            text = f"max_readable={most} contradicts keep_recent=0, which masks nothing; set keep_recent too"
+            raise DefinitionError("History policy 'mask_tool_results'", text)
+
+        if most is not None and most < least:
+            text = f"max_readable={most} must be at least keep_recent={least}"
+            raise DefinitionError("History policy 'mask_tool_results'", text)
+
+    @property
+    def most_readable(self) -> int | None:
+        """The most results that stay readable; None: all of them."""
+        if not self.keep_recent:
+            return None
+
+        return 2 * self.keep_recent - 1 if self.max_readable is None else self.max_readable
 
     @property
     def options(self) -> PolicyOptions:
@@ -41,7 +62,7 @@ class MaskToolResults:
         ]
         count = sum(message_size(message) for message, _ in readable)
 
-        if not self.keep_recent or count < 2 * self.keep_recent:
+        if self.most_readable is None or count <= self.most_readable:
             return PruneDecision(kept=tuple(history))
 
         masked: list[ToolMessage] = []
@@ -50,7 +71,7 @@ class MaskToolResults:
             masked.append(readable.pop(0)[0])
             count -= message_size(masked[-1])
 
-        reason = f"more than {self.keep_recent} tool results are readable"
+        reason = f"more than {self.most_readable} tool results are readable"
         return PruneDecision(kept=tuple(history), masked=tuple(message.id for message in masked), reason=reason)
 
 
