@@ -26,7 +26,6 @@ from crew.providers.sdk_clients import SDKClient
 from crew.providers.wire import JSONObject, ModelId, parse_json
 
 T = TypeVar("T")
-_OPTIONS: Any = {"headers": {"Content-Type": "application/json"}}  # each SDK has its own TypedDict for these
 _QUOTED_CHARS = 120
 
 
@@ -65,10 +64,7 @@ class Connection:
     async def send(self, body: bytes, decode: Callable[[JSONObject], T]) -> T:
         """Post a body and decode the JSON of the response."""
         async with self._client() as sdk:
-            response = await sdk.client.post(
-                sdk.url(self._endpoint), content=body, cast_to=sdk.response_class, options=_OPTIONS
-            )
-            content: bytes = response.content
+            content = (await sdk.post(self._endpoint, body)).content
 
             try:
                 return decode(parse_json(content))
@@ -81,14 +77,7 @@ class Connection:
     async def stream(self, body: bytes, on_event: Callable[[JSONObject], None]) -> None:
         """Post a body and pass each event of the response to `on_event`."""
         async with self._client() as sdk:
-            events = await sdk.client.post(
-                sdk.url(self._endpoint),
-                content=body,
-                cast_to=object,
-                options=_OPTIONS,
-                stream=True,
-                stream_cls=sdk.stream_class,
-            )
+            events = await sdk.open_stream(self._endpoint, body)
 
             try:
                 async for event in events:

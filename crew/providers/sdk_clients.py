@@ -5,9 +5,36 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from crew.errors import AuthenticationFailed
+
+if TYPE_CHECKING:
+    import httpx2
+
+_OPTIONS: Any = {"headers": {"Content-Type": "application/json"}}  # each SDK has its own TypedDict for these
+
+
+class _RequestHead(NamedTuple):
+    """A request of the SDK without its body; `is_confirmed`: two requests had the same one."""
+
+    url: httpx2.URL
+    headers: httpx2.Headers
+    extensions: dict[str, Any]
+    is_confirmed: bool = False
+
+    def with_body(self, body: bytes) -> httpx2.Request:
+        """Return the request with this body."""
+        import httpx2
+
+        # With `stream=` instead of `content=`, httpx takes the headers as they are.
+        request = httpx2.Request(
+            "POST", self.url, headers=self.headers, stream=httpx2.ByteStream(body), extensions=self.extensions
+        )
+        request.headers.encoding = self.headers.encoding
+        request.headers["content-length"] = str(len(body))
+        request.read()
+        return request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,20 +43,83 @@ class SDKClient:
 
     The SDK wraps most errors of its transport in `base_error`; `connection_errors` and `protocol_errors` may come
     through unwrapped. `connector_error` is the transport's error for a connection that could not be opened.
+    `has_fixed_key` is False if the SDK obtains tokens that expire.
     """
 
     client: Any  # openai.AsyncOpenAI or anthropic.AsyncAnthropic: each is imported on first use only
+    http_client: Any
     module: Any
-    stream_class: type[object]
-    response_class: type[object]
     base_error: type[Exception]
     missing_key_message: str
     connection_errors: tuple[type[Exception], ...]
     connector_error: type[Exception]
     protocol_errors: tuple[type[Exception], ...]
     api_key: str = field(repr=False)
+    has_fixed_key: bool = True
+    _heads: dict[str, _RequestHead] = field(default_factory=dict, repr=False)
 
-    def url(self, endpoint: str) -> str:
+    async def post(self, endpoint: str, body: bytes) -> httpx2.Response:
+        """Post a rendered body and return the whole response; raises the SDK's errors.
+
+        The SDK's `post` takes as long as the rest of a call. So once two of its requests had the same head, the next
+        ones go to its HTTP client with that head. The SDK still makes the errors, from what the HTTP client returned.
+        """
+        import httpx2
+
+        head = self._heads.get(endpoint)
+
+        if head is None or not head.is_confirmed:
+            response: httpx2.Response = await _post(self.client, self._url(endpoint), body)
+            self._note_head(endpoint, response)
+            return response
+
+        failure: Exception | None = None
+
+        try:
+            response = await self.http_client.send(head.with_body(body))
+        except Exception as error:  # the SDK decides which errors it wraps
+            failure = error
+        else:
+            if response.is_success:
+                return response
+
+        self._heads.pop(endpoint, None)
+
+        def replay(_: httpx2.Request) -> httpx2.Response:
+            if failure is not None:
+                raise failure
+
+            headers = [item for item in response.headers.multi_items() if item[0] != "content-encoding"]
+            return httpx2.Response(response.status_code, headers=headers, content=response.content)
+
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(replay), trust_env=False) as replaying:
+            client = self.client.with_options(http_client=replaying)
+            replayed: httpx2.Response = await _post(client, self._url(endpoint), body)
+            return replayed
+
+    def _note_head(self, endpoint: str, response: httpx2.Response) -> None:
+        """Keep the head of the SDK's request, unless it was redirected or has a token that expires."""
+        if not self.has_fixed_key or response.history:
+            return
+
+        request, known = response.request, self._heads.get(endpoint)
+        headers = request.headers.copy()
+        headers.pop("content-length", None)
+        head = _RequestHead(request.url, headers, request.extensions)
+        self._heads[endpoint] = head._replace(is_confirmed=known is not None and known[:3] == head[:3])
+
+    async def open_stream(self, endpoint: str, body: bytes) -> Any:
+        """Post a rendered body and return the SDK's stream of events; raises the SDK's errors."""
+        return await self.client.post(
+            self._url(endpoint),
+            content=body,
+            cast_to=object,
+            options=_OPTIONS,
+            stream=True,
+            stream_cls=self.module.AsyncStream[object],
+        )
+
+    def _url(self, endpoint: str) -> str:
         """Return the absolute URL: the SDK would parse a relative one twice."""
         return f"{str(self.client.base_url).rstrip('/')}{endpoint}"
 
@@ -42,6 +132,12 @@ class SDKClient:
     def hide_key(self, text: str) -> str:
         """Return the text without the API key."""
         return text.replace(self.api_key, "[key]") if self.api_key else text
+
+
+async def _post(client: Any, url: str, body: bytes) -> Any:
+    import httpx2
+
+    return await client.post(url, content=body, cast_to=httpx2.Response, options=_OPTIONS)
 
 
 @cache
@@ -144,13 +240,15 @@ def anthropic_client(*, api_key: str | None, base_url: str | None, timeout: floa
     """Open a client; the SDK reads key and URL from its environment variables if they are None."""
     import anthropic
 
+    http_client = http_client_class(anthropic.DefaultAioHttpClient)(**http_options(timeout))
+
     try:
         client = anthropic.AsyncAnthropic(
             api_key=api_key,
             base_url=base_url,
             max_retries=0,
             timeout=timeout,
-            http_client=http_client_class(anthropic.DefaultAioHttpClient)(**http_options(timeout)),
+            http_client=http_client,
             # The SDK's span would duplicate ours and count every token twice.
             open_telemetry={"traces": False, "propagation": False},
         )
@@ -161,7 +259,16 @@ def anthropic_client(*, api_key: str | None, base_url: str | None, timeout: floa
         raise AuthenticationFailed(_NO_ANTHROPIC_KEY, provider="anthropic")
 
     api_key = client.api_key or client.auth_token or ""
-    return _sdk_client(client, anthropic, anthropic.AnthropicError, _NO_ANTHROPIC_KEY, api_key)
+    return SDKClient(
+        client=client,
+        http_client=http_client,
+        module=anthropic,
+        base_error=anthropic.AnthropicError,
+        missing_key_message=_NO_ANTHROPIC_KEY,
+        api_key=api_key,
+        has_fixed_key=client.credentials is None,
+        **_transport_errors(),
+    )
 
 
 _NO_OPENAI_KEY = (
@@ -174,35 +281,42 @@ def openai_client(*, api_key: str | None, base_url: str | None, timeout: float) 
     """Open a client; the SDK reads OPENAI_API_KEY and OPENAI_BASE_URL if they are None."""
     import openai
 
+    http_client = http_client_class(openai.DefaultAioHttpClient)(**http_options(timeout))
+
     try:
         client = openai.AsyncOpenAI(
             api_key=api_key,
             base_url=base_url,
             max_retries=0,
             timeout=timeout,
-            http_client=http_client_class(openai.DefaultAioHttpClient)(**http_options(timeout)),
+            http_client=http_client,
         )
     except openai.OpenAIError as error:
         raise AuthenticationFailed(_NO_OPENAI_KEY, provider="openai") from error
 
-    return _sdk_client(client, openai, openai.OpenAIError, _NO_OPENAI_KEY, client.api_key)
+    return SDKClient(
+        client=client,
+        http_client=http_client,
+        module=openai,
+        base_error=openai.OpenAIError,
+        missing_key_message=_NO_OPENAI_KEY,
+        api_key=client.api_key,
+        **_transport_errors(),
+    )
 
 
-def _sdk_client(
-    client: object, module: Any, base_error: type[Exception], missing_key_message: str, api_key: str
-) -> SDKClient:
+class _TransportErrors(TypedDict):
+    connection_errors: tuple[type[Exception], ...]
+    connector_error: type[Exception]
+    protocol_errors: tuple[type[Exception], ...]
+
+
+def _transport_errors() -> _TransportErrors:
     import aiohttp
     import httpx2
 
-    return SDKClient(
-        client=client,
-        module=module,
-        base_error=base_error,
-        missing_key_message=missing_key_message,
-        api_key=api_key,
-        stream_class=module.AsyncStream[object],
-        response_class=httpx2.Response,
-        connection_errors=(httpx2.HTTPError, OSError),
-        connector_error=aiohttp.ClientConnectorError,
-        protocol_errors=(aiohttp.ClientError,),
-    )
+    return {
+        "connection_errors": (httpx2.HTTPError, OSError),
+        "connector_error": aiohttp.ClientConnectorError,
+        "protocol_errors": (aiohttp.ClientError,),
+    }
