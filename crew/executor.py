@@ -324,6 +324,7 @@ class CrewExecutor:
             clock=self._clock,
             observers=Observers(state.run_id, (telemetry, *others), publish, scrubber),
             scrubber=scrubber,
+            register_keys=self._secrets.register_new_keys,
             providers=self._providers,
             meter=self._meter,
             deps=deps,

@@ -65,9 +65,10 @@ class ActiveRuns:
                 task.uncancel()
                 await self._record_cancelled(run)
             except Exception as error:  # policies, filters and stores are user code: the caller gets a RunError
-                failure = scrub_error(run.scrubber, error)
+                scrub_error(run.scrubber, error)
+                failure = error
 
-            # Raised outside the except block, so that it does not reference the unscrubbed error as its context.
+            # Raised outside the except block, so that the caller's error is its cause and not also its context.
             if failure is not None:
                 raise self._run_error(run, failure)
 

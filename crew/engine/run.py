@@ -34,7 +34,7 @@ class ActiveRun:
     """A run under way, with everything that its steps need.
 
     `commits_immediately` is whether the store's `commit` never suspends. `errors` holds the error of each child that
-    failed in this process: the state only has its text.
+    failed in this process: the state only has its text. `register_keys` registers API keys that were set meanwhile.
     """
 
     plan: Plan
@@ -49,6 +49,7 @@ class ActiveRun:
     wants_deltas: bool = False
     commits_immediately: bool = False
     scrubber: Scrubber | None = None
+    register_keys: Callable[[], None] = lambda: None
     errors: dict[str, Exception] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _uncommitted: list[Event] = field(default_factory=list)

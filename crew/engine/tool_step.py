@@ -105,6 +105,7 @@ async def run_call(run: ActiveRun, state: RunState, prepared: PreparedCall) -> N
             reason = scrub_value(run.scrubber, text)[:200]
             run.emit(Warned(run_id=state.run_id, text=f"Retrying {prepared.call.name}: {reason}"))
 
+    run.register_keys()  # the tool may have set one
     # Scrub before truncating: half of a secret would not be recognized.
     text = truncate_middle(scrub_value(run.scrubber, text), tool.max_output_chars)
     await _record_result(run, state, prepared.call, text, outcome, loop.time() - started)

@@ -29,44 +29,19 @@ def environment_keys(environment: Mapping[str, str] = os.environ) -> dict[str, s
 
 # ------------------------------------------------------------------------------------------------ secrets in objects
 
-MAX_DEPTH = 6
-MAX_PARTS_OF_ONE = 500
-MAX_PARTS = 5_000
-"""Dependencies may reference very many objects: limits for one object and for all of them."""
+MAX_PARTS = 500
 
-_ATOMIC_TYPES = (str, bytes, bool, int, float, type(None))
 _CODE_TYPES = (type, ModuleType, FunctionType)
 """Their attributes are the program, not the dependencies."""
 
 
 def find_secrets(holder: object) -> list[str]:
-    """The text of every `SecretStr` in an object, its attributes and items, breadth first.
+    """The text of every `SecretStr` that is this object, one of its attributes, or one of its items.
 
-    No property and no method of the objects is called, except `values` of a mapping that is not a dict.
+    No property and no method of the object is called, except `values` of a mapping that is not a dict.
     """
-    found: list[str] = []
-    seen: dict[int, object] = {}  # holds the objects, so that no other one gets the same id
-    layer, budget = [holder], MAX_PARTS
-
-    for _ in range(MAX_DEPTH + 1):
-        next_layer: list[object] = []
-
-        for value in layer:
-            if type(value) in _ATOMIC_TYPES or id(value) in seen:
-                continue
-
-            seen[id(value)] = value
-
-            if (text := secret_value(value)) is not None:
-                found.append(text)
-            elif budget > 0:
-                parts = _parts(value)
-                budget -= len(parts) + 1
-                next_layer += parts
-
-        layer = next_layer
-
-    return found
+    values = [holder, *_parts(holder)]
+    return [text for value in values if (text := secret_value(value)) is not None]
 
 
 def secret_value(value: object) -> str | None:
@@ -97,11 +72,11 @@ def _parts(holder: object) -> list[object]:
             parts += _attribute_values(name, member, holder)
 
         if isinstance(holder, dict):
-            parts += islice(dict.values(holder), MAX_PARTS_OF_ONE)
+            parts += islice(dict.values(holder), MAX_PARTS)
         elif isinstance(holder, list | tuple | set | frozenset):
-            parts += islice(holder, MAX_PARTS_OF_ONE)
+            parts += islice(holder, MAX_PARTS)
         elif isinstance(holder, Mapping):
-            parts += islice(holder.values(), MAX_PARTS_OF_ONE)
+            parts += islice(holder.values(), MAX_PARTS)
     except Exception:  # the tool boundary: dependencies are user objects that may raise on any access
         pass
 
@@ -114,7 +89,9 @@ def _attribute_values(name: str, member: Any, holder: object) -> list[object]:
     except AttributeError:
         return []  # a slot without a value
 
-    return list(islice(dict.values(value), MAX_PARTS_OF_ONE)) if name == "__dict__" else [value]
+    # `__dict__`, and the mappings in which pydantic keeps extra and private fields.
+    is_namespace = name.startswith("__") and name.endswith("__") and isinstance(value, dict)
+    return list(islice(dict.values(value), MAX_PARTS)) if is_namespace else [value]
 
 
 @lru_cache(maxsize=1_000)
@@ -265,12 +242,11 @@ class ExecutorSecrets:
         # Checked once: before Python 3.12 `isinstance` with a Protocol is too slow for every request.
         self._secret_holders = [model for model in models if isinstance(model, HasSecrets)]
         self._environment_keys: dict[str, str] = {}
-        self._environment_size = 0
-        self._register_all_keys()
+        self.register_new_keys()
 
     def scrubber(self) -> SecretRegistry:
         """The registry, with the newest keys; secrets may be added to it later, also during a run."""
-        self._register_all_keys()
+        self.register_new_keys()
         return self._registry
 
     def scrubber_for_run(self, deps: object) -> SecretRegistry:
@@ -280,21 +256,11 @@ class ExecutorSecrets:
         return secrets
 
     def register_new_keys(self) -> None:
-        """Register keys that were set since the last call; called before each model request, so it is fast."""
-        # To count the variables takes less time than to look up some that are not set.
-        has_changed = len(os.environ) != self._environment_size
+        """Register keys that were set since the last call; called before each model request and for each result."""
+        if (keys := environment_keys()) != self._environment_keys:
+            self._environment_keys = keys
+            register_keys(keys.values())
 
-        if has_changed or (self._environment_keys and environment_keys() != self._environment_keys):
-            self._register_all_keys()
-        else:
-            self._register_provider_keys()
-
-    def _register_all_keys(self) -> None:
-        self._environment_keys, self._environment_size = environment_keys(), len(os.environ)
-        register_keys(self._environment_keys.values())
-        self._register_provider_keys()
-
-    def _register_provider_keys(self) -> None:
         for holder in self._secret_holders:
             register_keys(holder.secrets)
 
@@ -315,20 +281,43 @@ def _secret_text(value: object) -> str | None:
 
 
 def _spellings(value: str) -> Iterator[str]:
-    """The value as it is, in JSON (also nested), in Python literals, in URLs, and in base64."""
+    """The value as it is, in JSON (also nested), in Python literals, in URLs, in hexadecimal, and in base64."""
     encoded = value.encode("utf-8", "surrogatepass")
     yield value
     yield json.dumps(value).replace("/", "\\/")[1:-1]
     yield repr(value)[1:-1]
     yield repr(encoded)[2:-1]
-    yield quote(encoded, safe="")
-    yield quote(encoded)
-    yield quote_plus(encoded)
-    yield base64.b64encode(encoded).decode()
+    yield encoded.hex()
+    yield encoded.hex().upper()
+    yield from _base64_spellings(encoded)
+
+    for url in (quote(encoded, safe=""), quote(encoded), quote_plus(encoded)):
+        yield url
+        yield _PERCENT_CODE.sub(lambda code: code[0].lower(), url)
 
     for once in _json_spellings(value):
         yield once
         yield from _json_spellings(once)
+
+
+_PERCENT_CODE = re.compile("%[0-9A-F]{2}")
+
+
+def _base64_spellings(encoded: bytes) -> Iterator[str]:
+    """The value in base64, also within a longer text, such as `user:password` in a `Basic` header.
+
+    A base64 character holds 6 bits. Within a text the value may begin at each of three offsets, and the characters at
+    its edges also depend on the neighbouring bytes: these are left out.
+    """
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        yield encode(encoded).decode()
+        yield encode(encoded).decode().rstrip("=")
+
+        for offset in range(3):
+            text = encode(bytes(offset) + encoded).decode().rstrip("=")
+            first = (0, 2, 3)[offset]
+            last = len(text) if (offset + len(encoded)) % 3 == 0 else len(text) - 1
+            yield text[first:last]
 
 
 def _json_spellings(text: str) -> Iterator[str]:

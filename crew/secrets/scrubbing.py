@@ -194,52 +194,30 @@ class ScrubbedDeltas:
 MAX_CAUSES = 20
 
 
-def scrub_error(scrub: Scrubber | None, error: Exception) -> Exception:
-    """Scrub an error and its causes in place, because others hold references to it.
+def scrub_error(scrub: Scrubber | None, error: BaseException) -> None:
+    """Replace secrets in an error, its causes and its members, in place: each keeps its class and identity.
 
-    An error that can't be changed is replaced by a plain one with the same name and text; a very long chain is cut.
+    An error whose text is computed, or whose attributes can't be set, may still show a secret; the texts that Crew
+    writes about it are scrubbed apart.
     """
     if not scrub:
-        return error
+        return
 
-    cleaned = _scrub_chain(scrub, error, {})
-    assert isinstance(cleaned, Exception)
-    return cleaned
+    found: dict[int, BaseException] = {id(error): error}
+    waiting = [error]
 
+    while waiting and len(found) <= MAX_CAUSES:
+        one = waiting.pop()
+        _scrub_attributes(scrub, one)
+        members = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
 
-def _scrub_chain(scrub: Scrubber, error: BaseException, visited: dict[int, BaseException | None]) -> BaseException:
-    if (done := visited.get(id(error))) is not None:
-        return done
-
-    if id(error) in visited or len(visited) >= MAX_CAUSES:
-        return _plain_error(scrub, error)  # a cycle, or too many causes
-
-    visited[id(error)] = None
-
-    try:
-        new = _scrub_attributes(scrub, error, visited)
-
-        if error.__cause__ is not None:
-            new.__cause__ = _scrub_chain(scrub, error.__cause__, visited)
-
-        if error.__context__ is not None:
-            new.__context__ = _scrub_chain(scrub, error.__context__, visited)
-
-        new.__suppress_context__ = error.__suppress_context__
-    except Exception:  # the tool boundary: an error class of the user may raise on access or refuse a change
-        new = _plain_error(scrub, error)
-
-    visited[id(error)] = new
-    return new
+        for linked in (one.__cause__, one.__context__, *members):
+            if linked is not None and id(linked) not in found:
+                found[id(linked)] = linked
+                waiting.append(linked)
 
 
-def _scrub_attributes(scrub: Scrubber, error: BaseException, visited: dict[int, BaseException | None]) -> BaseException:
-    if isinstance(error, BaseExceptionGroup):
-        members = [_scrub_chain(scrub, member, visited) for member in error.exceptions]
-
-        if any(new is not old for new, old in zip(members, error.exceptions, strict=True)):
-            return BaseExceptionGroup(scrub(error.message), members).with_traceback(error.__traceback__)
-
+def _scrub_attributes(scrub: Scrubber, error: BaseException) -> None:
     for name in ("args", *vars(error), *_slot_names(type(error))):
         try:
             old = getattr(error, name)
@@ -249,21 +227,9 @@ def _scrub_attributes(scrub: Scrubber, error: BaseException, visited: dict[int, 
         except Exception:  # the tool boundary: an error class of the user may raise on access or refuse a change
             continue
 
-    texts = [*_representations(error), *vars(error).get("__notes__", ())]
-    return error if scrub_value(scrub, texts) is texts else _plain_error(scrub, error)
-
 
 def _slot_names(kind: type) -> list[str]:
     """Attributes that are not in `__dict__`, such as the file name of an `OSError`."""
     return [
         name for base in kind.__mro__ for name, member in vars(base).items() if isinstance(member, MemberDescriptorType)
     ]
-
-
-def _plain_error(scrub: Scrubber, error: BaseException) -> BaseException:
-    """An error with the same class name and scrubbed text, and without any attributes."""
-    kind = type(error)
-    text = scrub(next(iter(_representations(error)), ""))
-    namespace = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    plain: BaseException = type(kind.__name__, (Exception,), namespace)(text)
-    return plain.with_traceback(error.__traceback__)

@@ -1,12 +1,12 @@
 """A planted secret is nowhere: not in spans, logs, events, errors, requests, transcripts or stored bytes."""
 
 import asyncio
+import base64
 import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from threading import Event, Thread, current_thread, main_thread
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -235,7 +235,6 @@ class Inherited(Slotted):
 
 
 class Settings(BaseModel, extra="allow"):
-    login: Login | None = None
     _private: Any = PrivateAttr(default=None)
 
 
@@ -250,7 +249,7 @@ class Private:
 
 def with_private(password: SecretStr) -> Settings:
     settings = Settings()
-    settings._private = {"password": password}
+    settings._private = password
     return settings
 
 
@@ -265,21 +264,20 @@ def in_a_circle(password: SecretStr) -> list[Any]:
     [
         lambda password: password,
         lambda password: SecretBytes(password.get_secret_value().encode()),
-        lambda password: {"accounts": [{"login": (Login(password),)}]},
-        lambda password: MappingProxyType({"login": {password}}),
-        lambda password: SimpleNamespace(login=frozenset([password])),
-        lambda password: [Inherited(password)],
-        lambda password: Settings(login=Login(password)),
+        lambda password: {"password": password},
+        lambda password: MappingProxyType({"password": password}),
+        lambda password: SimpleNamespace(password=password),
+        Login,
+        Inherited,
+        Private,
         lambda password: Settings.model_validate({"more": password}),
-        lambda password: partial(print, Private(password)),
-        lambda password: [["x"] * 1_000_000, Login(password)],
         with_private,
         in_a_circle,
     ],
-    ids=range(12),
+    ids=range(11),
 )
-async def test_a_secret_is_found_wherever_the_dependencies_hold_it(hold: Any) -> None:
-    """In items, fields, slots, private and extra attributes, of whatever is among them."""
+async def test_secret_in_a_field_or_item_of_the_dependencies_is_found(hold: Any) -> None:
+    """In items, fields, slots, private and extra attributes; `secrets=` is for values that are deeper."""
 
     @tool
     async def show() -> str:
@@ -318,8 +316,9 @@ async def test_looking_for_secrets_runs_no_code_of_the_dependencies() -> None:
             raise OSError("no")
 
     agent = Agent("a", model=ScriptedProvider("it is password-of-deps"))
-    result = await CrewExecutor(agent).execute("Go", deps=[Broken(), Wary()])
+    result = await CrewExecutor(agent).execute("Go", deps=Wary())
     assert result.output == "it is [secret]"
+    assert (await CrewExecutor(agent).execute("Go", deps=Broken())).output == "it is password-of-deps"
 
 
 async def test_a_secret_may_become_known_in_mid_run(nothing_held: None) -> None:
@@ -340,6 +339,46 @@ async def test_a_secret_may_become_known_in_mid_run(nothing_held: None) -> None:
 
     assert stream.result.output == "I have [secret]."
     assert "token-of-this-session" not in str([*events, *stream.result.transcript])
+
+
+async def test_key_that_a_tool_sets_is_scrubbed_from_its_result(
+    nothing_held: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys are compared by value: one that is set while another variable is deleted is found too."""
+    monkeypatch.setenv("SOME_VARIABLE", "x")
+
+    @tool
+    async def log_in() -> str:
+        """Log in."""
+        monkeypatch.delenv("SOME_VARIABLE")
+        monkeypatch.setenv("OPENAI_API_KEY", "key-set-in-mid-run")
+        return "logged in with key-set-in-mid-run"
+
+    agent = Agent("a", model=ScriptedProvider(call("log_in"), "I used key-set-in-mid-run."), tools=[log_in])
+    result = await CrewExecutor(agent).execute("Go")
+    assert result.output == "I used [secret]."
+    assert "key-set-in-mid-run" not in str(list(result.transcript))
+
+
+@pytest.mark.parametrize("before", ["", "u", "us", "user:"])
+@pytest.mark.parametrize("after", ["", "x", "xy"])
+def test_secret_is_found_in_base64_at_any_offset(before: str, after: str) -> None:
+    """At most the two characters at each edge, which also hold neighbouring bytes, are left."""
+    secret = "p/ss+w0rd-of-the-service"
+
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        text = encode(f"{before}{secret}{after}".encode()).decode()
+
+        for spelling in (text, text.rstrip("=")):
+            shown = SecretRegistry([secret])(f"Basic {spelling}")
+            left = shown.removeprefix("Basic ").replace("[secret]", "").rstrip("=")
+            assert len(left) <= 4 + 4 * (len(before) + len(after)) / 3
+
+
+@pytest.mark.parametrize("shown", ["b%2fc%2bd%20e", "b%2Fc%2Bd%20e", "b%2Fc%2Bd+e", "622f632b642065", "622F632B642065"])
+def test_secret_is_found_in_urls_and_hexadecimal(shown: str) -> None:
+    """With codes in upper or lower case."""
+    assert SecretRegistry(["b/c+d e"])(f"x={shown}!") == "x=[secret]!"
 
 
 async def test_a_key_that_comes_late_is_held(nothing_held: None, monkeypatch: pytest.MonkeyPatch) -> None:
