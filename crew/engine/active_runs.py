@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from crew.engine.loop import drive
 from crew.engine.run import ActiveRun
-from crew.errors import CrewError, RunActive, RunError, RunExists, describe
+from crew.errors import CrewError, RunActive, RunConflict, RunError, RunExists, describe
 from crew.interfaces import AsyncClosable
 from crew.runs.events import Cancelled, LimitReached, RunFailed, RunStarted
 from crew.runs.result import RunResult
@@ -89,7 +89,10 @@ class ActiveRuns:
 
     def _run_error(self, run: ActiveRun, error: Exception) -> Exception:
         """The error for the caller; the stream's last event reports it first."""
-        if run.version == 0 and isinstance(error, CrewError):
+        if isinstance(error, RunConflict):
+            return error  # the run did not fail: another process drives it
+
+        if run.version == 0 and isinstance(error, CrewError) and not isinstance(error, RunError):
             return error  # the run never started
 
         run.emit(RunFailed(run_id=run.state.run_id, error=describe(error), error_type=type(error).__name__))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crew import RunError, call, tool
+from crew import Agent, CrewExecutor, RunError, ScriptedProvider, call, tool
 from crew.errors import RunConflict
 from crew.message_rules import validate
-from crew.runs import RunResult
+from crew.runs import Event, RunResult, StoredRun
+from crew.runs.events import Resumed
+from crew.store import SQLiteStore
 from crew.transitions.result import build_result
 from tests.support.providers import RecordingProvider
 from tests.support.runs import executor_for
@@ -193,8 +196,43 @@ async def test_second_process_that_resumes_a_run_gets_a_conflict() -> None:
     executors = [executor_for(RecordingProvider(*lines), *ExternalTools().tools, store=store) for _ in range(2)]
     outcomes = await asyncio.gather(*(executor.resume("r") for executor in executors), return_exceptions=True)
     assert [o.output for o in outcomes if isinstance(o, RunResult)] == ["the answer"]
-    lost = next(o for o in outcomes if isinstance(o, RunError))
-    assert isinstance(lost.__cause__, RunConflict)
+    assert [o.run_id for o in outcomes if isinstance(o, RunConflict)] == ["r"]
+
+
+async def test_the_second_of_two_answers_gets_a_conflict(tmp_path: Path) -> None:
+    """Two processes answer one pause: one continues the run, the other one raises `RunConflict`. Nothing is doubled."""
+    paid = list[int]()
+
+    @tool(approval=True)
+    def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "Paid."
+
+    class Simultaneous(SQLiteStore):
+        """Returns a run only after both processes have loaded it."""
+
+        async def load(self, run_id: str) -> StoredRun:
+            stored = await super().load(run_id)
+            await both.wait()
+            return stored
+
+    agent = Agent("payer", model=ScriptedProvider(call("pay", amount=3), "Done."), tools=[pay])
+    stores = [Simultaneous(tmp_path / "runs.db") for _ in range(2)]
+    events = [list[Event](), list[Event]()]
+    executors = [
+        CrewExecutor(agent, store=store, observers=[seen.append]) for store, seen in zip(stores, events, strict=True)
+    ]
+    paused = await executors[0].execute("Pay.", run_id="r")
+    events[0].clear()
+    both = asyncio.Barrier(2)
+    answers = {paused.pauses[0].id: True}
+    outcomes = await asyncio.gather(*(e.resume("r", answers) for e in executors), return_exceptions=True)
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["RunConflict", "RunResult"]
+    assert paid == [3]
+    lost = next(index for index, outcome in enumerate(outcomes) if isinstance(outcome, RunConflict))
+    assert events[lost] == []  # not even a `RunFailed`: the run goes on
+    assert len([event for event in events[1 - lost] if isinstance(event, Resumed)]) == 1
 
 
 @pytest.mark.parametrize("after", [2, 3, 4])
