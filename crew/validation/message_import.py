@@ -33,6 +33,9 @@ _Block = Mapping[str, object]
 _Part = TypeVar("_Part", ToolResult, ToolCall, Image)
 
 
+_MESSAGE_TYPES = (SystemMessage, UserMessage, AssistantMessage, ToolMessage, SummaryMessage)
+
+
 class _UnreadableMessage(ValueError):
     """Why an item of a history can't be converted; the text follows "history[3]"."""
 
@@ -49,6 +52,11 @@ def import_messages(history: Sequence[object]) -> tuple[list[tuple[int, Message]
             violations.append(Violation(rule="message", text=f"history[{index}] {error}.", index=index, value=item))
 
     return messages, violations
+
+
+def is_from_run(item: object) -> bool:
+    """Whether this is a message of an earlier run: a run or a recording gives every message an id, an import none."""
+    return isinstance(item, _MESSAGE_TYPES) and bool(item.id)
 
 
 def _with_time(message: Message, item: object) -> Message:
@@ -89,7 +97,7 @@ def merge_tool_messages(indexed: Sequence[tuple[int, Message]]) -> list[tuple[in
 
 
 def _import_item(item: object) -> Iterator[Message]:
-    if isinstance(item, SystemMessage | UserMessage | AssistantMessage | ToolMessage | SummaryMessage):
+    if isinstance(item, _MESSAGE_TYPES):
         yield _check_message(item)
         return
 

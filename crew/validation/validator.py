@@ -11,7 +11,7 @@ from crew.errors import InvalidInput, Violation
 from crew.message_rules.validate import validate
 from crew.messages import AssistantMessage, Message, ToolMessage
 from crew.settings import NonNegativeInt, PositiveInt, check_settings
-from crew.validation.message_import import import_messages, merge_tool_messages
+from crew.validation.message_import import import_messages, is_from_run, merge_tool_messages
 
 AGENT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 RUN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -72,10 +72,12 @@ def run_id_violations(value: object) -> Iterator[Violation]:
 
 
 def size_violations(messages: Sequence[object], limit: int) -> Iterator[Violation]:
-    if len(messages) > limit:
-        text = f"The history has {len(messages)} messages; at most {limit} are accepted. "
+    count = len(messages) if len(messages) <= limit else sum(not is_from_run(message) for message in messages)
+
+    if count > limit:
+        text = f"The history has {count} messages; at most {limit} are accepted. "
         text += _raise_limit("max_history_messages")
-        yield Violation(rule="too_many", text=text, value=len(messages), limit=limit)
+        yield Violation(rule="too_many", text=text, value=count, limit=limit)
 
 
 def message_violations(messages: Sequence[tuple[int, Message]], limit: int) -> Iterator[Violation]:
@@ -85,7 +87,7 @@ def message_violations(messages: Sequence[tuple[int, Message]], limit: int) -> I
             if not isinstance(text, str):
                 problem = f"history[{index}]{where} must be a string, not {type(text).__name__} ({_abbreviate(text)})."
                 yield Violation(rule="type", text=problem, index=index, value=text)
-            else:
+            elif not is_from_run(message):
                 yield from character_violations(f"history[{index}]{where}", text, limit, "max_message_chars", index)
 
 
@@ -111,6 +113,9 @@ _PAIRING = ("unanswered_call", "orphan_result", "duplicate_result", "duplicate_c
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputValidator:
     """The input that an executor accepts.
+
+    The limits are for what an outsider may send: the input, answers, and messages without an id. Messages of an earlier
+    run, from its result or from a recording, have ids and any size.
 
     `tool_pairs` decides whether tool calls without results, and results without calls, are repaired or refused.
     """

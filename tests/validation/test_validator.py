@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from crew import InputValidator
+from crew import Agent, CrewExecutor, InputValidator, ScriptedProvider
 from crew.errors import InvalidInput
 from crew.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, ToolResult, UserMessage
+from crew.simulator import read_recording
 from tests.support.runs import executor_for
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
@@ -219,3 +221,33 @@ def test_c1_control_characters_are_refused(character: str) -> None:
     """A terminal reads them as escape sequences."""
     with pytest.raises(InvalidInput, match="control"):
         InputValidator().check(f"a{character}b")
+
+
+async def test_messages_of_an_earlier_run_are_not_limited(tmp_path: Path) -> None:
+    """A result, its history and a recording continue at any length and size; the new input stays limited."""
+    reply = "word \x1b[1m" * 12_000  # longer than a message from outside may be, with a control character
+    model = ScriptedProvider(lambda request: "Fine." if request.turn else reply)
+    executor = CrewExecutor(Agent("a", model=model), history="unbounded", validator=InputValidator(max_query_chars=20))
+    result = await executor.execute("Goal.")
+
+    while len(result.history) <= 1_000:
+        result = await executor.execute("More.", history=result)
+
+    read_recording(result).save(tmp_path / "run.json")
+    recorded = read_recording(tmp_path / "run.json").messages
+
+    for history in (result, result.history, recorded):
+        continued = await executor.execute("And now?", history=history)
+        assert len(continued.history) == len(result.history) + 2
+
+        with pytest.raises(InvalidInput, match="The input has 21 characters; at most 20 are accepted"):
+            await executor.execute("x" * 21, history=history)
+
+
+def test_messages_without_an_id_are_limited_beside_those_of_a_run() -> None:
+    """What an outsider adds to a conversation of ours counts alone."""
+    ours = [UserMessage(f"Note {n}.", id=f"r:{n}") for n in range(1_500)]
+    assert len(InputValidator().check("x", history=[*ours, *[{"role": "user", "content": "x"}] * 1_000])) == 2_500
+
+    with pytest.raises(InvalidInput, match="The history has 1001 messages; at most 1000 are accepted"):
+        InputValidator().check("x", history=[*ours, *[{"role": "user", "content": "x"}] * 1_001])
