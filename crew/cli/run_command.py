@@ -301,9 +301,9 @@ def _print_result(result: RunResult, args: argparse.Namespace) -> int:
     written = "answer"
 
     try:
-        print(
-            json.dumps(_result_json(result), ensure_ascii=False, indent=2) if args.json else result.output, flush=True
-        )
+        printed = _result_json(result) if args.json else _output_json(result)
+        text = printed if isinstance(printed, str) else json.dumps(printed, ensure_ascii=False, indent=2)
+        print(text, flush=True)
         written = "transcript"
 
         if args.record is not None:
@@ -317,10 +317,15 @@ def _print_result(result: RunResult, args: argparse.Namespace) -> int:
     return EXIT_CODES.get(result.stop_reason, 1)
 
 
-def _result_json(result: RunResult) -> dict[str, object]:
+def _output_json(result: RunResult) -> object:
+    """A text as it is, structured output as JSON."""
     output = result.output
+    return output if isinstance(output, str) else output.model_dump(mode="json")
+
+
+def _result_json(result: RunResult) -> dict[str, object]:
     return {
-        "output": output if isinstance(output, str) else output.model_dump(mode="json"),
+        "output": _output_json(result),
         "stop_reason": result.stop_reason,
         "limit": None if result.limit is None else dataclasses.asdict(result.limit),
         "run_id": result.run_id,

@@ -382,4 +382,70 @@ def test_a_streamed_reply_marks_a_restart(crews: Path, capsys: pytest.CaptureFix
     assert main(["run", str(crews.parent / "restarting.py"), "hi", "--stream", "--quiet"]) == 0
     out, err = capsys.readouterr()
     assert out == "hello\n"
-    assert err == "hel\n[The attempt failed; the reply starts again.]\nhello"
+    assert err == "  a: hel\n[The attempt failed; the reply starts again.]\n  a: hello\n"
+
+
+PANEL = """
+import asyncio
+from crew import Agent, Crew, Parallel, ScriptedProvider
+from crew.interfaces import Delta
+
+class Slow(ScriptedProvider):
+    async def complete(self, request, on_delta=None):
+        reply = await super().complete(request)
+        for word in reply.text.split():
+            on_delta and on_delta(Delta(text=word + " "))
+            await asyncio.sleep(0)
+        return reply
+
+short, long = "one two three", "eins zwei drei vier fuenf sechs"
+first = Agent("first", model=Slow(FIRST))
+second = Agent("second", model=Slow(SECOND))
+last = Agent("last", model=Slow("done"))
+crew = Crew("c", agents=[first, second, last], groups=[Parallel("g", branches=[first, second], then=last)], entry="g")
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), [("short", "long"), ("long", "short")])
+def test_replies_that_stream_at_the_same_time_are_printed_as_blocks(
+    first: str, second: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The words of two agents don't mix, whichever ends first; each block names its agent."""
+    texts = {"short": "one two three ", "long": "eins zwei drei vier fuenf sechs "}
+    file = tmp_path / f"panel_{first}.py"
+    file.write_text(PANEL.replace("FIRST", first).replace("SECOND", second), encoding="utf-8")
+    assert main(["run", str(file), "hi", "--stream", "--quiet"]) == 0
+    blocks = [f"    first: {texts[first]}", f"    second: {texts[second]}", "  last: done "]
+    assert capsys.readouterr().err.splitlines() == blocks
+
+
+def test_events_between_streamed_texts_have_their_own_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A text that is interrupted by an event names its agent again; a streamed reply is not printed twice."""
+    file = tmp_path / "panel_with_events.py"
+    file.write_text(PANEL.replace("FIRST", "short").replace("SECOND", "long"), encoding="utf-8")
+    assert main(["run", str(file), "hi", "--stream"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    asked = lines.index("    second asks scripted (2 messages)")
+    assert lines[asked - 1 : asked + 3] == [
+        "    first: one ",
+        "    second asks scripted (2 messages)",
+        "    first: two three ",
+        "    second: eins zwei drei vier fuenf sechs ",
+    ]
+    assert len([line for line in lines if "sechs" in line]) == 1
+
+
+def test_structured_output_is_printed_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So that other programs can read it without `--json`, which adds the facts of the run."""
+    file = tmp_path / "structured.py"
+    file.write_text(
+        "from crew import Agent, ScriptedProvider\n"
+        "from pydantic import BaseModel\n"
+        "class City(BaseModel):\n    name: str\n    people: int\n"
+        'agent = Agent(\'a\', model=ScriptedProvider(\'{"name": "Zürich", "people": 3}\'), output=City)\n',
+        encoding="utf-8",
+    )
+    assert main(["run", str(file), "hi", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"name": "Zürich", "people": 3}
+    assert "Zürich" in out
