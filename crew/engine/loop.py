@@ -53,7 +53,7 @@ async def perform_next(run: ActiveRun, state: RunState) -> None:
 async def _call_tools(run: ActiveRun, state: RunState, now: CallTools) -> None:
     """Run the calls that may run, and the agents that were called as tools, all at the same time."""
     started = await start_calls(run, state, now)
-    children = [state.children[open.call.id] for open in now.calls if open.status == "child"]
+    children = [state.children[open.child_key] for open in now.calls if open.status == "child"]
     await run_all(
         [
             *(run_call(run, state, call) for call in started),

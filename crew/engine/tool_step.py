@@ -29,6 +29,7 @@ class PreparedCall:
     """A call that may run: its tool, its parsed arguments, and when all calls of the reply must have ended."""
 
     call: ToolCall
+    key: str
     tool: Tool
     arguments: dict[str, Any]
     deadline: float = 0.0
@@ -70,7 +71,7 @@ async def _prepare(run: ActiveRun, state: RunState, open: OpenCall) -> PreparedC
         await run.record(CallHeld(run_id=state.run_id, call_id=call.id))
         return None
 
-    return PreparedCall(call=call, tool=tool, arguments=arguments)
+    return PreparedCall(call=call, key=open.key, tool=tool, arguments=arguments)
 
 
 async def _record_result(
@@ -159,6 +160,7 @@ async def _invoke(run: ActiveRun, state: RunState, prepared: PreparedCall) -> An
             run_id=state.run_id,
             agent=state.agent,
             call_id=call.id,
+            idempotency_key=prepared.key,
             usage=total_usage(run.state),
             emit=emit,
             transcript=state.transcript,

@@ -219,6 +219,7 @@ class BranchStarted(BaseEvent):
     branch: str
     group: str = ""
     tool: str = ""
+    call_id: str = ""
     kind: Literal["branch_started"] = "branch_started"
 
 

@@ -44,6 +44,9 @@ class AskModel:
 class OpenCall:
     """An accepted call and its status.
 
+    `key` identifies the call among all calls of all runs: the path of its run, the transcript position of the reply,
+    and its index there. The provider's `call.id` may repeat.
+
     ready     may start.
     started   started and not returned.
     held      waits for approval.
@@ -53,10 +56,16 @@ class OpenCall:
     """
 
     call: ToolCall
+    key: str
     status: CallStatus = "ready"
     approved: bool = False
     result: ToolResult | None = None
     tokens: int = 0
+
+    @property
+    def child_key(self) -> str:
+        """The key of the child run that works on this call, if its tool is an agent."""
+        return self.key.rpartition(":")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,14 +290,13 @@ def pending_pauses(state: RunFields) -> tuple[Pause, ...]:
 
 def _call_pause(state: RunFields, open: OpenCall) -> Pause:
     call_text = f"{open.call.name}({open.call.arguments})"
-    id = f"{state.run_id}:{open.call.id}"
 
     if open.status == "held":
         text = f"May {state.agent} call {call_text}?"
-        return Pause(id=id, reason="approval", run_id=state.run_id, agent=state.agent, text=text, call=open.call)
+        return Pause(id=open.key, reason="approval", run_id=state.run_id, agent=state.agent, text=text, call=open.call)
 
     text = f"{call_text} was started, and it is not known whether it took effect."
-    return Pause(id=id, reason="in_doubt", run_id=state.run_id, agent=state.agent, text=text, call=open.call)
+    return Pause(id=open.key, reason="in_doubt", run_id=state.run_id, agent=state.agent, text=text, call=open.call)
 
 
 def is_blocked(state: RunFields) -> bool:
@@ -308,7 +316,7 @@ def is_blocked(state: RunFields) -> bool:
 
 def _is_waiting(state: RunFields, open: OpenCall) -> bool:
     if open.status == "child":
-        return is_blocked(state.children[open.call.id])
+        return is_blocked(state.children[open.child_key])
 
     return open.status in ("held", "in_doubt")
 

@@ -147,7 +147,7 @@ class Replay:
         assert isinstance(now, CallTools)
 
         for open, call in zip(now.calls, message.calls, strict=False):
-            for branch in _branches(recording, [call.id], self._used):
+            for branch in _branches(recording, [open.child_key, call.id], self._used):
                 self._replay(
                     replace(self._child(step.freeze(), branch), history=History()),
                     branch_recording(branch),

@@ -15,7 +15,7 @@ from crew.messages import Message, Transcript
 from crew.runs.events import Event
 from crew.runs.state import RunState
 
-VERSION = 2
+VERSION = 3
 """Raised when stored states of the version before can't be decoded; a new field with a default needs no new version."""
 
 

@@ -285,7 +285,7 @@ class SpanBuilder:
             self._tree.end_agent(run, event.at)
             parent = self._tree.group(run, event.group, event.at).span
         else:
-            call = run.tool_call(event.branch.removeprefix(f"{event.run_id}/"), event.tool)
+            call = run.tool_call(event.call_id, event.tool)
             parent = self._tree.tool(run, event.agent, event.at, call, "agent").span
 
         self._tree.add_run(event.branch, parent, event.at)
@@ -306,11 +306,12 @@ class SpanBuilder:
                 self.writer.fail(branch.agent.span, "branch_failed", redact(event.error))
 
         self._tree.end_subtree(event.branch, at, event.outcome)
-        call_id, succeeded = event.branch.removeprefix(f"{event.run_id}/"), event.outcome == "completed"
+        call_id = next((id for id, open_span in run.tools.items() if open_span.span is branch.parent), None)
+        succeeded = event.outcome == "completed"
 
         if run.group is not None and branch.parent is run.group.span:
             self._tree.leave_group(run, run.group, event.at, succeeded=succeeded)
-        elif call_id in run.tools:
+        elif call_id is not None:
             result = ToolResult(call_id=call_id, text="", outcome="ok" if succeeded else "error")
             self._tree.end_tool(run, result, event.at)
 

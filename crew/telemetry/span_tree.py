@@ -255,7 +255,7 @@ class SpanTree:
             case CallTools(calls=calls):
                 for open_call in (open_call for open_call in calls if open_call.status == "child"):
                     parent = self.tool(run, state.agent, at, open_call.call, "agent").span
-                    self.add_run(f"{state.run_id}/{open_call.call.id}", parent, at)
+                    self.add_run(f"{state.run_id}/{open_call.child_key}", parent, at)
             case _:
                 pass
 

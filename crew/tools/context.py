@@ -15,6 +15,8 @@ Deps = TypeVar("Deps")
 class Context(Generic[Deps]):
     """Passed to a tool that has a parameter annotated with it. The model does not see that parameter.
 
+    `idempotency_key` identifies this call among all calls of all runs, and stays the same when the call is repeated
+    after a crash: pass it to services that accept one. `call_id` is the provider's id; it may repeat in other runs.
     `emit` sends progress to the observers of the run. `transcript` is the conversation so far.
     """
 
@@ -22,6 +24,7 @@ class Context(Generic[Deps]):
     run_id: str
     agent: str
     call_id: str
+    idempotency_key: str
     usage: Usage
     emit: Callable[[object], None]
     transcript: Sequence[Message] = ()

@@ -73,7 +73,7 @@ def _on_text(step: Step, agent: Agent, message: AssistantMessage, tokens: int, r
         _request_correction(step, agent, message, tokens, problem, repeat_reason)
     elif agent.wait_for_signal:
         step.append(message, tokens)
-        step.next = AwaitInput(pause_id=f"{step.run_id}:input.{step.event.sequence}")
+        step.next = AwaitInput(pause_id=f"{step.run_id}:{len(step.transcript) - 1}.input")
     elif agent.then is not None:
         target = node_name(agent.then)
         step.emit(Routed, signal="", target=target)

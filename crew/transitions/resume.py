@@ -94,14 +94,12 @@ def _retry_child(child: RunState) -> RunState:
 
 
 def _resume_call(step: Step, open: OpenCall, answers: Mapping[str, object]) -> None:
-    id = f"{step.run_id}:{open.call.id}"
-
     if open.status == "started":
         tool = step.plan.toolkits[step.agent].tools.get(open.call.name)
         is_repeatable = tool is not None and tool.effect == "read"
         step.set_call(replace(open, status="ready" if is_repeatable else "in_doubt"))
-    elif open.status in ("held", "in_doubt") and id in answers:
-        _apply_answer(step, open, answers[id])
+    elif open.status in ("held", "in_doubt") and open.key in answers:
+        _apply_answer(step, open, answers[open.key])
 
 
 def _apply_answer(step: Step, open: OpenCall, answer: object) -> None:

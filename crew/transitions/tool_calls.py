@@ -52,18 +52,18 @@ def _start_called_agent(step: Step, open: OpenCall, agent_tool: AgentTool, sibli
         step.set_call(fast_replace(open, status="done", result=result))
         return
 
-    child = new_child(step, call.id, agent_tool.agent.name, share_limits(step, siblings))
+    child = new_child(step, open.child_key, agent_tool.agent.name, share_limits(step, siblings))
     child = fast_replace(child, history=History(goal=f"{child.run_id}:0"), transcript=Transcript(), billed_until=0)
-    step.emit(BranchStarted, branch=child.run_id, tool=call.name)
+    step.emit(BranchStarted, branch=child.run_id, tool=call.name, call_id=call.id)
     started = step.child_step(child)
     started.emit(AgentStarted)
     started.append(UserMessage(request, id=started.history.goal, time=step.event.at))
     ask_model_next(started)
-    step.set_child(call.id, started.freeze())
+    step.set_child(open.child_key, started.freeze())
     step.set_call(fast_replace(open, status="child"))
 
     if isinstance(started.next, Finished):
-        _finish_called_agent(step, call.id)
+        _finish_called_agent(step, open.child_key)
 
 
 def _agent_request(call: ToolCall) -> str | None:
@@ -77,10 +77,10 @@ def _agent_request(call: ToolCall) -> str | None:
 
 def _finish_called_agent(step: Step, key: str) -> None:
     """Make the output of a called agent that has finished the result of its call."""
-    open = next(open for open in step.open_calls.calls if open.call.id == key)
+    open = next(open for open in step.open_calls.calls if open.child_key == key)
     text, is_complete = child_output(step.children[key])
     result = ToolResult(
-        call_id=key,
+        call_id=open.call.id,
         name=open.call.name,
         text=truncate_middle(text, MAX_JOIN_CHARS),
         outcome="ok" if is_complete else "error",
@@ -95,6 +95,7 @@ def open_calls(step: Step, reply: AssistantMessage, tokens: int) -> None:
     reply = _with_valid_ids(step, reply)
     toolkit = step.plan.toolkits[step.agent]
     accepted = _accepted_calls(step, reply.calls, toolkit)
+    keys = {call.id: f"{step.run_id}:{len(step.transcript)}.{index}" for index, call in enumerate(reply.calls)}
     declined = tuple(call.name for call in reply.calls if call not in accepted)
     shown = reply
 
@@ -107,7 +108,7 @@ def open_calls(step: Step, reply: AssistantMessage, tokens: int) -> None:
 
     step.append(reply, tokens, shown=shown)
     handoff_call_id, results = _choose_handoff(accepted, toolkit)
-    calls = tuple(_open_call(call, results.get(call.id)) for call in accepted)
+    calls = tuple(_open_call(call, keys[call.id], results.get(call.id)) for call in accepted)
     step.next = CallTools(calls=calls, handoff_call_id=handoff_call_id, declined=declined)
     called_agents = [open for open in calls if open.call.name in toolkit.agents]
 
@@ -117,8 +118,8 @@ def open_calls(step: Step, reply: AssistantMessage, tokens: int) -> None:
     finish_if_all_returned(step)
 
 
-def _open_call(call: ToolCall, result: ToolResult | None) -> OpenCall:
-    return OpenCall(call=call) if result is None else OpenCall(call=call, status="done", result=result)
+def _open_call(call: ToolCall, key: str, result: ToolResult | None) -> OpenCall:
+    return OpenCall(call=call, key=key, status="ready" if result is None else "done", result=result)
 
 
 def _with_valid_ids(step: Step, reply: AssistantMessage) -> AssistantMessage:

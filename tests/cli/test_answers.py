@@ -166,7 +166,7 @@ def test_no_is_not_recorded_as_the_result_of_a_call_in_doubt(
     run_id = killed.stderr.splitlines()[0].removeprefix("crew: run ")
     resume = ["resume", f"{path}:one", run_id, "--store", store]
     assert main(resume) == 3
-    assert main([*resume, "--answer", f"{run_id}:call_0_0=no"]) == 2
+    assert main([*resume, "--answer", f"{run_id}:1.0=no"]) == 2
     assert "must be run again, skip, or done=RESULT, not 'no'" in capsys.readouterr().err
     assert main([*resume, "--answer", "done=paid 5"]) == 0
     assert capsys.readouterr().out == "paid 5\n"

@@ -127,7 +127,7 @@ async def test_closed_file_is_a_typed_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "problem"),
     [
-        ("UPDATE runs SET state = replace(CAST(state AS TEXT), '\"version\":2', '\"version\":1')", "version 1"),
+        ("UPDATE runs SET state = replace(CAST(state AS TEXT), '\"version\":3', '\"version\":1')", "version 1"),
         ("UPDATE runs SET state = substr(state, 1, 50)", "not valid JSON"),
         ('UPDATE messages SET message = \'{"role": "user"}\'', "does not match version"),
     ],

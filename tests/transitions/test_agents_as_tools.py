@@ -110,7 +110,7 @@ def test_pause_inside_a_called_agent(models: CheckedModels, store: CheckedStore,
     )
     executor = CrewExecutor(boss, store=store)
     paused = run_in_virtual_time(executor.execute("Goal.", run_id="r"))
-    assert [(p.agent, p.reason, p.run_id) for p in paused.pauses] == [("clerk", "approval", "r/call_0_0")]
+    assert [(p.agent, p.reason, p.run_id) for p in paused.pauses] == [("clerk", "approval", "r/1.0")]
     assert ran.times == {"look": 1}
     assert transcript_lines(paused.history) == ["user: Goal."]
 

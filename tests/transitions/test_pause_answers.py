@@ -124,7 +124,7 @@ def test_pause_of_a_stopped_branch_is_dropped(models: CheckedModels, store: Chec
     assert [pause.agent for pause in paused.pauses] == ["end"]
 
     with pytest.raises(UnknownPause):
-        run_in_virtual_time(executor.resume("r", {"r/b:call_0_0": True}))
+        run_in_virtual_time(executor.resume("r", {"r/b:2.0": True}))
 
     assert run_in_virtual_time(finish(executor, paused)).output == "Bye."
     assert not ran.times
@@ -141,7 +141,7 @@ def test_pause_inside_a_failed_branch_is_dropped(models: CheckedModels, store: C
     assert [pause.agent for pause in paused.pauses] == ["other"]
 
     with pytest.raises(UnknownPause):
-        run_in_virtual_time(executor.resume("r", {"r/fans/deep:call_0_0": True}))
+        run_in_virtual_time(executor.resume("r", {"r/fans/deep:3.0": True}))
 
     result = run_in_virtual_time(finish(executor, paused))
     assert result.output.startswith("[Results of outer]\n## fans\n(failed) BranchesFailed")
