@@ -1,18 +1,42 @@
 """Crews of LLM agents, with a history that is bounded, valid, cheap, whole and visible."""
 
-from crew.agents.agent import Agent, Parallel, Quorum, Route, handoff
-from crew.agents.crew import Crew
-from crew.errors import CrewError, RunError
-from crew.executor import CrewExecutor
-from crew.interfaces import Chunked, FromTimestamp, LastNMessages, WholeHistory, WholeHistoryMultipleSystemMessages
-from crew.providers.scripted import ScriptedProvider, call
-from crew.runs.parameters import Limits, RequestParameters
-from crew.runs.result import RunResult
-from crew.simulator.simulate import simulate
-from crew.tools.context import Context
-from crew.tools.recall import recall
-from crew.tools.tool import tool
-from crew.validation.validator import InputValidator
+from typing import TYPE_CHECKING
+
+from crew.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from crew.agents.agent import Agent, Parallel, Quorum, Route, handoff
+    from crew.agents.crew import Crew
+    from crew.errors import CrewError, RunError
+    from crew.executor import CrewExecutor
+    from crew.interfaces import Chunked, FromTimestamp, LastNMessages, WholeHistory, WholeHistoryMultipleSystemMessages
+    from crew.providers.scripted import ScriptedProvider, call
+    from crew.runs.parameters import Limits, RequestParameters
+    from crew.runs.result import RunResult
+    from crew.simulator.simulate import simulate
+    from crew.tools.context import Context
+    from crew.tools.recall_tool import recall
+    from crew.tools.tool import tool
+    from crew.validation.validator import InputValidator
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "crew.agents.agent": "Agent Parallel Quorum Route handoff",
+            "crew.agents.crew": "Crew",
+            "crew.errors": "CrewError RunError",
+            "crew.executor": "CrewExecutor",
+            "crew.interfaces": "Chunked FromTimestamp LastNMessages WholeHistory WholeHistoryMultipleSystemMessages",
+            "crew.providers.scripted": "ScriptedProvider call",
+            "crew.runs.parameters": "Limits RequestParameters",
+            "crew.runs.result": "RunResult",
+            "crew.simulator.simulate": "simulate",
+            "crew.tools.context": "Context",
+            "crew.tools.recall_tool": "recall",
+            "crew.tools.tool": "tool",
+            "crew.validation.validator": "InputValidator",
+        },
+    )
 
 __all__ = [
     "Agent",

@@ -12,10 +12,9 @@ from typing import Any, Self
 
 from pydantic import SecretStr
 
+from crew import config
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
-from crew.config.build import build_crew, executor_options
-from crew.config.yaml_source import load
 from crew.engine.active_runs import ActiveRuns
 from crew.engine.observers import Observers, observers_for_run
 from crew.engine.run import ActiveRun
@@ -130,9 +129,9 @@ class CrewExecutor:
 
         `changes` are arguments of the constructor; they override the file.
         """
-        settings = load(path)
-        selected = build_crew(settings, crew, str(path)) if isinstance(crew, str) else crew
-        options = executor_options(settings, str(path))
+        settings = config.load(path)
+        selected = config.build_crew(settings, crew, str(path)) if isinstance(crew, str) else crew
+        options = config.executor_options(settings, str(path))
 
         if settings.telemetry is not None and "telemetry" not in changes:
             options["telemetry"] = telemetry_from_settings(settings.telemetry)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import asyncio
 import contextlib
@@ -16,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from crew.cli.simulate_command import add_simulate_parser, simulate_command
+from crew.cli.arguments import create_parser
+from crew.cli.simulate_command import simulate_command
 from tests.wire import Model, Reply, WireServer
 
 ROOT = Path(__file__).parent.parent
@@ -85,12 +85,10 @@ def test_blocks_run_in_order_and_marked_blocks_are_skipped() -> None:
 def test_cost_table_is_the_output_of_its_command(command: str, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of docs/history.md are printed by the simulator."""
     monkeypatch.chdir(ROOT)
-    parser = argparse.ArgumentParser(prog="crew")
-    add_simulate_parser(parser.add_subparsers())
     printed = io.StringIO()
 
     with contextlib.redirect_stdout(printed):
-        assert simulate_command(parser.parse_args(shlex.split(command.replace("\\\n", " "))[1:])) == 0
+        assert simulate_command(create_parser().parse_args(shlex.split(command.replace("\\\n", " "))[1:])) == 0
 
     if os.environ.get("CREW_WRITE_DOCS") == "1":
         text = HISTORY_PAGE.read_text(encoding="utf-8").replace(table, printed.getvalue())

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
+import importlib
 import io
 import sys
 from collections.abc import Sequence
 
-from crew.cli.run_command import add_resume_parser, add_run_parser
-from crew.cli.show_command import add_show_parser
+from crew.cli.arguments import create_parser
 from crew.cli.signals import Terminated
-from crew.cli.simulate_command import add_simulate_parser
 from crew.errors import ConfigError, CrewError, DefinitionError, InvalidInput, UnknownPause, UnknownRun
 
 USAGE_ERRORS = (DefinitionError, ConfigError, InvalidInput, UnknownRun, UnknownPause)
@@ -19,17 +17,7 @@ USAGE_ERRORS = (DefinitionError, ConfigError, InvalidInput, UnknownRun, UnknownP
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit code; an error is printed as one line."""
-    parser = argparse.ArgumentParser(
-        prog="crew",
-        description="Run crews of LLM agents, with a history that is bounded after every append.",
-        epilog="Try it offline: crew run config.yaml:greeter Hello",
-    )
-    parser.add_argument("--version", action="version", version=importlib.metadata.version("crew-executor"))
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
-    add_run_parser(subparsers)
-    add_resume_parser(subparsers)
-    add_show_parser(subparsers)
-    add_simulate_parser(subparsers)
+    parser = create_parser()
     args = _parse_arguments(parser, arguments)
 
     if args.command is None:
@@ -39,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _escape_unencodable_output()
 
     try:
-        code: int = args.run(args)
+        module, _, name = args.function.partition(":")
+        code: int = getattr(importlib.import_module(module), name)(args)
         return code
     except CrewError as error:
         print(f"crew: {error}", file=sys.stderr)

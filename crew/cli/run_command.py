@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from crew.agents.crew import Crew
+from crew.cli.arguments import ACCEPTED_ANSWERS
 from crew.cli.signals import run_until_signalled
 from crew.cli.simulate_command import parse_policy
-from crew.cli.target import CONFIG_SUFFIXES, TARGET_HELP, Subparsers, load_crew
-from crew.cli.terminal import ACCEPTED_ANSWERS, Answer, ask_user, parse_answer, print_events, print_refusals
+from crew.cli.target import CONFIG_SUFFIXES, load_crew
+from crew.cli.terminal import Answer, ask_user, parse_answer, print_events, print_refusals
 from crew.config.build import executor_options
 from crew.config.yaml_source import load
 from crew.engine.stream import EventStream
@@ -31,73 +32,7 @@ from crew.simulator.recording import read_recording
 from crew.store.sqlite import SQLiteStore
 from crew.telemetry.text_tree import Tree
 
-EXIT_CODES_HELP = (
-    "Exit codes: 0 completed, 1 failed, 2 wrong usage, 3 paused without a terminal to answer, 4 limit reached, "
-    "130 Ctrl-C, 143 SIGTERM."
-)
-ANSWERS_HELP = (
-    f"For an approval: {ACCEPTED_ANSWERS['approval']}. For a call that may have run before the process ended: "
-    f"{ACCEPTED_ANSWERS['in_doubt']}. For a question: the text."
-)
 EXIT_CODES = {"completed": 0, "paused": 3, "limit": 4, "cancelled": 130}
-
-
-def add_run_parser(subparsers: Subparsers) -> None:
-    """Declare the arguments of `crew run`."""
-    parser = subparsers.add_parser(
-        "run",
-        help="run a crew on an input",
-        description="Run a crew. Events are printed to stderr, the answer to stdout. "
-        "When the crew pauses, the command asks for your answer.",
-        epilog=f"{EXIT_CODES_HELP} Example: crew run examples/hello.py 'Where is order 17?'",
-    )
-    parser.add_argument("target", help=TARGET_HELP)
-    parser.add_argument("input", nargs="?", help="the task for the crew; read from standard input if omitted")
-    parser.add_argument("--agent", help="the agent that starts (default: the crew's entry)")
-    parser.add_argument("--rounds", type=int, metavar="N", help="maximum number of model calls (default 200)")
-    _add_run_options(parser, store_help="save the run in this SQLite file, so that it can be resumed")
-    parser.set_defaults(run=run_command)
-
-
-def add_resume_parser(subparsers: Subparsers) -> None:
-    """Declare the arguments of `crew resume`."""
-    parser = subparsers.add_parser(
-        "resume",
-        help="resume a run that was paused, interrupted or killed",
-        description="Resume a run that `crew run --store FILE` saved. Committed steps are not repeated.",
-        epilog=f"{EXIT_CODES_HELP} Example: crew resume crew.py RUN --store runs.db --answer yes",
-    )
-    parser.add_argument("target", help=TARGET_HELP)
-    parser.add_argument("run_id", help="the id of the run")
-    parser.add_argument(
-        "--answer",
-        action="append",
-        default=[],
-        metavar="PAUSE=ANSWER",
-        help="the answer to a pause; can be repeated; PAUSE= can be omitted if only one pause is pending. "
-        + ANSWERS_HELP,
-    )
-    _add_run_options(parser, store_help="the SQLite file that holds the run (required)")
-    parser.set_defaults(run=resume_command, rounds=None)  # a run keeps the limits of its start
-
-
-def _add_run_options(parser: argparse.ArgumentParser, *, store_help: str) -> None:
-    """Declare the options that `crew run` and `crew resume` share."""
-    parser.add_argument("--config", metavar="FILE", help="executor settings, in the format of config.yaml")
-    parser.add_argument("--store", metavar="FILE", help=store_help)
-    parser.add_argument(
-        "--max-messages", type=int, metavar="N", help="max_messages_per_request: the bound of the history (default 50)"
-    )
-    parser.add_argument(
-        "--history", metavar="POLICY", help="history policy, such as head_tail or rolling:limit=40 (default rolling)"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print only the answer")
-    parser.add_argument("--stream", action="store_true", help="print the reply while the model generates it")
-    parser.add_argument(
-        "--trace", action="store_true", help="print the span tree at the end: time, tokens, cost, prunings"
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of the answer")
-    parser.add_argument("--record", metavar="FILE", help="write the transcript to this file, for `crew simulate`")
 
 
 def run_command(args: argparse.Namespace) -> int:

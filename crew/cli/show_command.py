@@ -7,19 +7,7 @@ from collections.abc import Iterator
 
 from crew.agents.agent import AgentTool, agent_handoffs, node_name
 from crew.agents.crew import Crew
-from crew.cli.target import TARGET_HELP, Subparsers, load_crew
-
-
-def add_show_parser(subparsers: Subparsers) -> None:
-    """Declare the arguments of `crew show`."""
-    parser = subparsers.add_parser(
-        "show",
-        help="print a crew's graph in Mermaid",
-        description="Check a crew and print its graph in Mermaid, which GitHub and many editors render.",
-        epilog="Example: crew show examples/demo.py > crew.mmd",
-    )
-    parser.add_argument("target", help=TARGET_HELP)
-    parser.set_defaults(run=show_command)
+from crew.cli.target import load_crew
 
 
 def show_command(args: argparse.Namespace) -> int:

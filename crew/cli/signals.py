@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -20,6 +19,8 @@ class Terminated(KeyboardInterrupt):
 
 def run_until_signalled(work: Coroutine[object, object, Result]) -> Result:
     """`asyncio.run` that also cancels its work on SIGTERM; a second SIGTERM ends the process without waiting."""
+    import asyncio  # `crew --help` needs this module, but no event loop
+
     received: list[int] = []
 
     async def main() -> Result:

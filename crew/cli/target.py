@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import sys
 import traceback
@@ -10,22 +9,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TypeAlias
 
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
+from crew.cli.arguments import TARGET_HELP
 from crew.config.build import build_crew
 from crew.config.yaml_source import load
 from crew.errors import CrewError, DefinitionError, describe, suggest
 
-Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-"""The parameter of the functions that declare a subcommand; argparse has no public name for its type."""
-
 CONFIG_SUFFIXES = (".yaml", ".yml")
 LOADER_FILES = (__file__, importlib.__file__, "<frozen importlib")
-TARGET_HELP = (
-    "a Python file (FILE.py or FILE.py:name), a module (module:name), or a configuration file (FILE.yaml:crew)"
-)
 
 
 def load_crew(target: str) -> Crew:

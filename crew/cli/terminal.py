@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from crew.cli.arguments import ACCEPTED_ANSWERS
 from crew.cli.signals import prompt
 from crew.engine.stream import EventStream
 from crew.messages import ToolCall
@@ -102,13 +103,6 @@ def _shorten(text: str) -> str:
     line = " ⏎ ".join(text.strip("\n").splitlines())
     return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
 
-
-ACCEPTED_ANSWERS = {
-    "input": "a text",
-    "approval": "yes, no, or a reason for refusing",
-    "in_doubt": "run again, skip, or done=RESULT",
-}
-"""The answers to a pause by its reason, as the prompt, the help and the errors list them."""
 
 APPROVALS = {"y": True, "yes": True, "n": False, "no": False}
 DOUBT_ANSWERS = {"r": "run again", "run again": "run again", "s": "skip", "skip": "skip"}

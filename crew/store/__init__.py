@@ -1,8 +1,22 @@
 """Stores of runs, and the JSON encoding of states and events."""
 
-from crew.store.codec import decode_events, decode_state, encode_events, encode_state
-from crew.store.memory import MemoryStore
-from crew.store.sqlite import SQLiteStore
+from typing import TYPE_CHECKING
+
+from crew.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from crew.store.codec import decode_events, decode_state, encode_events, encode_state
+    from crew.store.memory import MemoryStore
+    from crew.store.sqlite import SQLiteStore
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "crew.store.codec": "decode_events decode_state encode_events encode_state",
+            "crew.store.memory": "MemoryStore",
+            "crew.store.sqlite": "SQLiteStore",
+        },
+    )
 
 __all__ = [
     "MemoryStore",

@@ -1,9 +1,16 @@
 """Tools: functions that models can call, their schemas, and the context that they receive."""
 
+from typing import TYPE_CHECKING
+
+from crew.lazy_names import lazy_names
 from crew.tools.context import Context
-from crew.tools.recall import recall
 from crew.tools.schema import InvalidArguments
 from crew.tools.tool import Approval, Tool, to_text, tool, truncate_middle
+
+if TYPE_CHECKING:
+    from crew.tools.recall_tool import recall
+else:
+    __getattr__, __dir__ = lazy_names(__name__, {"crew.tools.recall_tool": "recall"})
 
 __all__ = [
     "Approval",

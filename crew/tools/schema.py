@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Annotated, Any, get_args, get_origin
 
-import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
@@ -53,6 +52,8 @@ class Signature:
 
 
 def read_signature(function: Callable[..., object], name: str, description: str | None) -> Signature:
+    import docstring_parser  # loaded with the first tool
+
     try:
         parameters = inspect.signature(function, eval_str=True).parameters
     except (NameError, TypeError, ValueError) as error:

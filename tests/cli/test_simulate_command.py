@@ -1,6 +1,5 @@
 """`crew simulate`: reads a transcript, prints a table or JSON, draws a chart."""
 
-import argparse
 import importlib.util
 import json
 import os
@@ -9,17 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from crew.cli.simulate_command import add_simulate_parser, parse_policy, simulate_command
+from crew.cli.arguments import create_parser
+from crew.cli.simulate_command import parse_policy, simulate_command
 
 TRANSCRIPTS = Path(__file__).parents[2] / "examples" / "transcripts"
 POLICIES = ["-p", "unbounded", "-p", "sliding=rolling:limit=50,prune_to=50", "-p", "rolling"]
 
 
 def command(*arguments: str) -> int:
-    parser = argparse.ArgumentParser(prog="crew")
-    add_simulate_parser(parser.add_subparsers())
-    args = parser.parse_args(["simulate", *arguments])
-    return simulate_command(args)
+    return simulate_command(create_parser().parse_args(["simulate", *arguments]))
 
 
 @pytest.mark.parametrize("name", ["coding", "support", "research"])

@@ -1,0 +1,205 @@
+"""Declares the arguments of all commands; imports nothing of Crew, so that `crew --help` is fast."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TypeAlias
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""The parameter of the functions that declare a subcommand; argparse has no public name for its type."""
+
+TARGET_HELP = (
+    "a Python file (FILE.py or FILE.py:name), a module (module:name), or a configuration file (FILE.yaml:crew)"
+)
+
+ACCEPTED_ANSWERS = {
+    "input": "a text",
+    "approval": "yes, no, or a reason for refusing",
+    "in_doubt": "run again, skip, or done=RESULT",
+}
+"""The answers to a pause by its reason, as the prompt, the help and the errors list them."""
+
+EXIT_CODES_HELP = (
+    "Exit codes: 0 completed, 1 failed, 2 wrong usage, 3 paused without a terminal to answer, 4 limit reached, "
+    "130 Ctrl-C, 143 SIGTERM."
+)
+ANSWERS_HELP = (
+    f"For an approval: {ACCEPTED_ANSWERS['approval']}. For a call that may have run before the process ended: "
+    f"{ACCEPTED_ANSWERS['in_doubt']}. For a question: the text."
+)
+
+PRICES_HELP = {
+    "--input": ("input tokens", 3.0),
+    "--output": ("output tokens", 15.0),
+    "--cache-read": ("tokens read from the cache", 0.3),
+    "--cache-write": ("tokens written to the cache", 3.75),
+}
+"""The defaults of `crew.simulator.Prices`, which this module does not import; a test compares them."""
+
+SIMULATE_DESCRIPTION = """\
+Replay a recorded transcript through history policies, with no key and no model.
+
+The transcript is a JSON file: a recording of Crew, or a list of messages in OpenAI's or Anthropic's
+format. Each policy gets the same replies and tool results and runs the same code as a live run. For
+policies without summaries the requests are byte for byte those of a live run.
+"""
+
+SIMULATE_EPILOG = """\
+policies:
+  [LABEL=]NAME[:OPTION=VALUE,...], for example:
+    unbounded                          keep all messages
+    rolling                            the default: prune to 25 messages when there are more than 50
+    rolling:limit=40,prune_to=40       a window that slides by one message
+    big=rolling:limit=200              the same policy with a label
+    head_tail:max_messages=60          keep the first and the last messages
+    checkpoint:trigger_at=60           replace old messages by summaries (simulated by an extract)
+    mask_tool_results:keep_recent=10   replace old tool results by [Omitted]
+  Join policies with + to chain them:  mask_tool_results:keep_recent=5+rolling:limit=100
+
+columns of the table:
+  peak, total    input tokens of the largest request and of all requests
+  cached         share of the input tokens that a prompt cache serves
+  breaks         requests that do not start with the whole previous request, so that the cache is rewritten
+  cost           in US dollars, at the given prices per million tokens
+  goal           share of the requests that contain the user's task
+  facts          texts given with --fact that the last request contains
+  constraints    the user's sentences with "must", "never", "only" ... that the last request contains
+  valid          requests that satisfy the strictest provider's rules
+
+examples:
+  crew simulate examples/transcripts/coding.json
+  crew simulate run.json -p unbounded -p rolling -p checkpoint --fact INV-2041 --svg tokens.svg
+  crew simulate run.json --json > simulation.json
+"""
+
+
+def create_parser() -> argparse.ArgumentParser:
+    """The parser of the command `crew`; after parsing, `function` names the function of the subcommand."""
+    parser = argparse.ArgumentParser(
+        prog="crew",
+        description="Run crews of LLM agents, with a history that is bounded after every append.",
+        epilog="Try it offline: crew run config.yaml:greeter Hello",
+    )
+    parser.add_argument("--version", action=_PrintVersion, nargs=0, help="show program's version number and exit")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_run_parser(subparsers)
+    _add_resume_parser(subparsers)
+    _add_show_parser(subparsers)
+    _add_simulate_parser(subparsers)
+    return parser
+
+
+class _PrintVersion(argparse.Action):
+    """Like the action "version", but reads the metadata of the distribution only if it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(version("crew-executor"))
+        parser.exit()
+
+
+def _add_run_parser(subparsers: Subparsers) -> None:
+    """Declare the arguments of `crew run`."""
+    parser = subparsers.add_parser(
+        "run",
+        help="run a crew on an input",
+        description="Run a crew. Events are printed to stderr, the answer to stdout. "
+        "When the crew pauses, the command asks for your answer.",
+        epilog=f"{EXIT_CODES_HELP} Example: crew run examples/hello.py 'Where is order 17?'",
+    )
+    parser.add_argument("target", help=TARGET_HELP)
+    parser.add_argument("input", nargs="?", help="the task for the crew; read from standard input if omitted")
+    parser.add_argument("--agent", help="the agent that starts (default: the crew's entry)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="maximum number of model calls (default 200)")
+    _add_run_options(parser, store_help="save the run in this SQLite file, so that it can be resumed")
+    parser.set_defaults(function="crew.cli.run_command:run_command")
+
+
+def _add_resume_parser(subparsers: Subparsers) -> None:
+    """Declare the arguments of `crew resume`."""
+    parser = subparsers.add_parser(
+        "resume",
+        help="resume a run that was paused, interrupted or killed",
+        description="Resume a run that `crew run --store FILE` saved. Committed steps are not repeated.",
+        epilog=f"{EXIT_CODES_HELP} Example: crew resume crew.py RUN --store runs.db --answer yes",
+    )
+    parser.add_argument("target", help=TARGET_HELP)
+    parser.add_argument("run_id", help="the id of the run")
+    parser.add_argument(
+        "--answer",
+        action="append",
+        default=[],
+        metavar="PAUSE=ANSWER",
+        help="the answer to a pause; can be repeated; PAUSE= can be omitted if only one pause is pending. "
+        + ANSWERS_HELP,
+    )
+    _add_run_options(parser, store_help="the SQLite file that holds the run (required)")
+    parser.set_defaults(
+        function="crew.cli.run_command:resume_command", rounds=None
+    )  # a run keeps the limits of its start
+
+
+def _add_run_options(parser: argparse.ArgumentParser, *, store_help: str) -> None:
+    """Declare the options that `crew run` and `crew resume` share."""
+    parser.add_argument("--config", metavar="FILE", help="executor settings, in the format of config.yaml")
+    parser.add_argument("--store", metavar="FILE", help=store_help)
+    parser.add_argument(
+        "--max-messages", type=int, metavar="N", help="max_messages_per_request: the bound of the history (default 50)"
+    )
+    parser.add_argument(
+        "--history", metavar="POLICY", help="history policy, such as head_tail or rolling:limit=40 (default rolling)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print only the answer")
+    parser.add_argument("--stream", action="store_true", help="print the reply while the model generates it")
+    parser.add_argument(
+        "--trace", action="store_true", help="print the span tree at the end: time, tokens, cost, prunings"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of the answer")
+    parser.add_argument("--record", metavar="FILE", help="write the transcript to this file, for `crew simulate`")
+
+
+def _add_show_parser(subparsers: Subparsers) -> None:
+    """Declare the arguments of `crew show`."""
+    parser = subparsers.add_parser(
+        "show",
+        help="print a crew's graph in Mermaid",
+        description="Check a crew and print its graph in Mermaid, which GitHub and many editors render.",
+        epilog="Example: crew show examples/demo.py > crew.mmd",
+    )
+    parser.add_argument("target", help=TARGET_HELP)
+    parser.set_defaults(function="crew.cli.show_command:show_command")
+
+
+def _add_simulate_parser(subparsers: Subparsers) -> None:
+    """Declare the arguments of `crew simulate`."""
+    parser = subparsers.add_parser(
+        "simulate",
+        help="compare history policies on a recorded transcript",
+        description=SIMULATE_DESCRIPTION,
+        epilog=SIMULATE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("transcript", type=Path, help="the transcript, a JSON file")
+    parser.add_argument(
+        "-p",
+        "--policy",
+        action="append",
+        default=[],
+        metavar="POLICY",
+        help="a policy to simulate; can be repeated (default: unbounded, sliding 50 and rolling 50)",
+    )
+    parser.add_argument(
+        "--fact", action="append", default=[], help="a text to look for in the last request; can be repeated"
+    )
+    parser.add_argument("--fixed-tokens", type=int, default=0, help="tokens of instructions and tools (default 0)")
+
+    for option, (tokens, price) in PRICES_HELP.items():
+        parser.add_argument(
+            option, type=float, metavar="DOLLARS", help=f"price of {tokens}, per million (default {price})"
+        )
+
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw a chart of the tokens of each request")
+    parser.set_defaults(function="crew.cli.simulate_command:simulate_command")
