@@ -87,9 +87,14 @@ def short_function(module: Module) -> Iterator[str]:
 
 
 def import_at_the_top(module: Module) -> Iterator[str]:
-    """Our packages are imported at the top of a file; only an SDK may be imported later."""
+    """Our packages are imported at the top of a file; only an SDK may be imported later.
+
+    The `__init__.py` of a package declares public names under TYPE_CHECKING if it imports them on first use.
+    """
+    declares_names = module.path.endswith("__init__.py")
+
     for scope in module.find(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.If):
-        if isinstance(scope, ast.If) and "TYPE_CHECKING" not in ast.unparse(scope.test):
+        if isinstance(scope, ast.If) and (declares_names or "TYPE_CHECKING" not in ast.unparse(scope.test)):
             continue
 
         where = "under TYPE_CHECKING" if isinstance(scope, ast.If) else "inside a function"
@@ -252,6 +257,8 @@ LONG_BODY = "\n".join(f"    x{n} = {n}" for n in range(FUNCTION_LINES))
         (import_at_the_top, "crew/a.py", "async def f():\n    from . import runs\n", 1),
         (import_at_the_top, "crew/a.py", "def f():\n    importlib.import_module('crew.runs')\n", 1),
         (import_at_the_top, "crew/a.py", "if typing.TYPE_CHECKING:\n    import crew.runs\n", 1),
+        (import_at_the_top, "crew/a/__init__.py", "if TYPE_CHECKING:\n    from crew.a.b import c\n", 0),
+        (import_at_the_top, "crew/a/__init__.py", "def f():\n    import crew.runs\n", 1),
         (broad_except_with_reason, "crew/a.py", "try: ...\nexcept (OSError, ValueError): ...\n", 0),
         (
             broad_except_with_reason,

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from crew import providers
 from crew.errors import DefinitionError, abbreviate, suggest
 from crew.interfaces import AsyncClosable, ChecksSettings, ModelSettings, Provider, RemoteProvider, RetryPolicy
-from crew.providers.anthropic import Anthropic
-from crew.providers.openai_chat import OpenAIChat
-from crew.providers.openai_responses import OpenAIResponses
 from crew.providers.retrying import Retrying
-from crew.providers.scripted import ScriptedProvider
 
 PROVIDER_FACTORIES: dict[str, Callable[[str], Provider]] = {
-    "anthropic": Anthropic,
-    "openai": OpenAIChat,
-    "openai-responses": OpenAIResponses,
-    "scripted": lambda text: ScriptedProvider(lambda request: text, model=f"scripted:{text}"),
+    "anthropic": lambda model: providers.Anthropic(model=model),
+    "openai": lambda model: providers.OpenAIChat(model=model),
+    "openai-responses": lambda model: providers.OpenAIResponses(model=model),
+    "scripted": lambda text: providers.ScriptedProvider(lambda request: text, model=f"scripted:{text}"),
 }
+"""Functions, so that the package `providers` imports a provider's module with the first model that needs it."""
 
 
 class ProviderPool:

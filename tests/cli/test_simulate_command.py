@@ -1,5 +1,6 @@
 """`crew simulate`: reads a transcript, prints a table or JSON, draws a chart."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -8,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from crew.cli.arguments import create_parser
+from crew.cli.arguments import PRICES_HELP, create_parser
 from crew.cli.simulate_command import parse_policy, simulate_command
+from crew.simulator import Prices
 
 TRANSCRIPTS = Path(__file__).parents[2] / "examples" / "transcripts"
 POLICIES = ["-p", "unbounded", "-p", "sliding=rolling:limit=50,prune_to=50", "-p", "rolling"]
@@ -109,3 +111,9 @@ def test_the_command_reproduces_the_chart_in_the_docs(tmp_path: Path) -> None:
     shown = ["-p", "unbounded", "-p", "sliding=rolling:prune_to=50", "-p", "rolling", "-p", "tight=rolling:limit=25"]
     assert command(str(TRANSCRIPTS / "coding.json"), "--fixed-tokens", "1500", *shown, "--svg", str(drawn)) == 0
     assert drawn.read_text() == (docs / "tokens.svg").read_text()
+
+
+def test_help_shows_the_default_prices() -> None:
+    """The help repeats the defaults of `Prices`, because it does not import the simulator."""
+    defaults = {f"--{field.name.replace('_', '-')}": field.default for field in dataclasses.fields(Prices)}
+    assert {option: price for option, (_, price) in PRICES_HELP.items()} == defaults
