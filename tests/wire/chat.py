@@ -1,6 +1,6 @@
 """Chat Completions: counts the prompt, renders the answer and its stream."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tests.wire.billing import Usage
 from tests.wire.cache import Segment
@@ -8,7 +8,7 @@ from tests.wire.model import Json, Model
 from tests.wire.replies import Reply, named, raw
 from tests.wire.request_context import Event, RequestContext, dump, scaled, weigh_text
 from tests.wire.signing import item_id
-from tests.wire.tokens import count
+from tests.wire.tokens import count_openai_tools, count_schema
 
 PER_MESSAGE, PRIMING = 4, 3
 FINISH = {"stop": "stop", "length": "length", "content_filter": "content_filter", "refusal": "stop"}
@@ -16,22 +16,19 @@ FINISH = {"stop": "stop", "length": "length", "content_filter": "content_filter"
 
 def prompt(body: Json, model: Model) -> list[Segment]:
     """Split the prompt: schema and tools, then the messages."""
-    segments = []
-    for front in [body.get("response_format"), *(body.get("tools") or ())]:
-        if front:
-            text = dump(front)
-            segments.append(Segment(text, scaled(weigh_tool(text), model)))
+    segments = tool_segments(body.get("response_format"), body.get("tools") or (), model)
     for message in body["messages"]:
         text = dump(message)
-        segments.append(Segment(text, scaled(weigh_text(text), model) + PER_MESSAGE))
+        segments.append(Segment(text, weigh_text(text, model) + PER_MESSAGE))
     text, tokens, _ = segments[-1]
     segments[-1] = Segment(text, tokens + PRIMING)
     return segments
 
 
-def weigh_tool(dumped: str) -> int:
-    """Count a schema: the model sees its keys, but not most of its JSON punctuation."""
-    return count(dumped) * 3 // 4 + 8
+def tool_segments(schema: Json | None, tools: Sequence[Json], model: Model) -> list[Segment]:
+    """The front of a prompt of Chat or Responses: the output schema, and the tools."""
+    schemas = [Segment(text := dump(schema), scaled(count_schema(text), model))] if schema else []
+    return [*schemas, *([Segment(dump(tools), scaled(count_openai_tools(tools), model))] if tools else [])]
 
 
 def usage_json(usage: Usage) -> Json:

@@ -7,15 +7,14 @@ from typing import Any
 
 from tests.wire.billing import Usage
 from tests.wire.cache import Segment
-from tests.wire.chat import weigh_tool
 from tests.wire.messages_rules import blocks_of
 from tests.wire.messages_thinking import REDACTED, mode
 from tests.wire.model import Json, Model
 from tests.wire.replies import CallSpec, Reply, named, raw
 from tests.wire.request_context import Event, RequestContext, dump, scaled, weigh_text
 from tests.wire.signing import Signed
+from tests.wire.tokens import count_schema
 
-TOOL_PROMPT = 346
 PER_BLOCK = 3
 FINISH = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal", "refusal": "refusal"}
 
@@ -25,8 +24,8 @@ def prompt(body: Json, model: Model) -> list[Segment]:
     segments: list[Segment] = []
     for place, tool in enumerate(body.get("tools") or ()):
         text = dump(_bare(tool))
-        extra = 0 if place else TOOL_PROMPT
-        segments.append(Segment(text, scaled(weigh_tool(text), model) + extra, _mark(tool)))
+        extra = 0 if place else _tool_prompt(body, model)
+        segments.append(Segment(text, scaled(count_schema(text), model) + extra, _mark(tool)))
     segments.extend(_segment("system", part, model) for part in blocks_of(body.get("system") or ()))
     front = dump([body.get("thinking"), body.get("tool_choice"), (body.get("output_config") or {}).get("format")])
     for message in body["messages"]:
@@ -40,7 +39,13 @@ def prompt(body: Json, model: Model) -> list[Segment]:
 
 def _segment(front: str, part: Json, model: Model) -> Segment:
     text = dump(_bare(part))
-    return Segment(front + text, scaled(weigh_text(text), model) + PER_BLOCK, _mark(part))
+    return Segment(front + text, weigh_text(text, model) + PER_BLOCK, _mark(part))
+
+
+def _tool_prompt(body: Json, model: Model) -> int:
+    """The tokens of the text that the service adds to a request with tools."""
+    chosen, forced = model.tool_prompts
+    return forced if (body.get("tool_choice") or {}).get("type") in ("any", "tool") else chosen
 
 
 def _bare(value: Json) -> Json:

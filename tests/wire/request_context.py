@@ -10,7 +10,7 @@ from typing import Any
 from tests.wire.billing import Usage
 from tests.wire.model import Json, Model, Protocol
 from tests.wire.signing import Signer
-from tests.wire.tokens import count
+from tests.wire.tokens import count, count_dense
 
 Event = tuple[str | None, Json]
 IMAGE = 765
@@ -56,23 +56,28 @@ _SILENT = frozenset(
 _IMAGES = frozenset({"image_url", "image", "input_image"})
 
 
-def weigh(value: Any) -> int:
+def weigh(value: Any, counter: Callable[[str], int] = count) -> int:
     """Count the tokens of a message or block: its texts, and a fixed number for an image."""
     if isinstance(value, str):
-        return count(value)
+        return counter(value)
     if isinstance(value, list):
-        return sum(weigh(inner) for inner in value)
+        return sum(weigh(inner, counter) for inner in value)
     if not isinstance(value, dict):
         return 0 if value is None else 1
     if value.get("type") in _IMAGES:
         return IMAGE
-    return sum(weigh(inner) for key, inner in value.items() if key not in _SILENT and key not in ("type", "role"))
+    read = (inner for key, inner in value.items() if key not in _SILENT and key not in ("type", "role"))
+    return sum(weigh(inner, counter) for inner in read)
 
 
 @lru_cache(maxsize=65_536)
-def weigh_text(dumped: str) -> int:
-    """Count the tokens of an encoded value; cached, since every request repeats the history."""
-    return weigh(json.loads(dumped))
+def _weigh_encoded(dumped: str, counter: Callable[[str], int]) -> int:
+    return weigh(json.loads(dumped), counter)
+
+
+def weigh_text(dumped: str, model: Model) -> int:
+    """Count the tokens of an encoded value for this model; cached, since every request repeats the history."""
+    return scaled(_weigh_encoded(dumped, count_dense if model.dense else count), model)
 
 
 def scaled(tokens: int, model: Model) -> int:

@@ -5,26 +5,22 @@ from typing import Any
 
 from tests.wire.billing import Usage
 from tests.wire.cache import Segment
-from tests.wire.chat import PER_MESSAGE, PRIMING, weigh_tool
+from tests.wire.chat import PER_MESSAGE, PRIMING, tool_segments
 from tests.wire.model import Json, Model
 from tests.wire.replies import Reply, named, raw
-from tests.wire.request_context import Event, RequestContext, dump, scaled, weigh_text
+from tests.wire.request_context import Event, RequestContext, dump, weigh_text
 from tests.wire.responses_rules import reasoning_content
 from tests.wire.signing import Signed, item_id
 
 
 def prompt(body: Json, model: Model) -> list[Segment]:
     """Split the prompt: schema and tools, instructions, then the items."""
-    segments = []
-    for front in [(body.get("text") or {}).get("format"), *(body.get("tools") or ())]:
-        if front:
-            text = dump(front)
-            segments.append(Segment(text, scaled(weigh_tool(text), model)))
+    segments = tool_segments((body.get("text") or {}).get("format"), body.get("tools") or (), model)
     given = body["input"]
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     for item in [body["instructions"], *items] if body.get("instructions") else items:
         text = dump(item)
-        segments.append(Segment(text, scaled(weigh_text(text), model) + PER_MESSAGE))
+        segments.append(Segment(text, weigh_text(text, model) + PER_MESSAGE))
     text, tokens, _ = segments[-1]
     segments[-1] = Segment(text, tokens + PRIMING)
     return segments

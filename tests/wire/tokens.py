@@ -7,8 +7,10 @@ character; an emoji code point 2; other alphabets one token for each three lette
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+
+from tests.wire.model import Json
 
 _RUNS = re.compile(
     r"(?P<latin>[A-Z]?[a-z]+|[A-Z]+)|(?P<space>\s+)|(?P<digit>[0-9]+)|(?P<han>[\u3400-\u9fff]+)|(?P<kana>[\u3040-\u30ff]+)"
@@ -50,3 +52,49 @@ _counter: Callable[[str], int] = _exact() or approximate
 def count(text: str) -> int:
     """Count the tokens of a text; cached, since every request repeats the history."""
     return _counter(text)
+
+
+_DIGITS, _MARKS = re.compile(r"[0-9]{2,}"), re.compile(r"[^\w\s]{2,}")
+
+
+@lru_cache(maxsize=65_536)
+def count_dense(text: str) -> int:
+    """Count by a tokenizer that splits numbers into digits, and runs of punctuation into pairs.
+
+    The documentation of Claude's newer tokenizer states 1.0 to 1.35 times the tokens, by the kind of text. That prose
+    has the fewest, and code and data the most, is an assumption.
+    """
+    more = sum(len(run) - -(-len(run) // 3) for run in _DIGITS.findall(text))
+    more += sum((len(run) - 1) // 2 for run in _MARKS.findall(text))
+    return min(count(text) + more, int(count(text) * 1.35))
+
+
+def count_openai_tools(tools: Sequence[Json]) -> int:
+    """Count function tools of Chat or Responses by the formula in OpenAI's cookbook, "How to count tokens"."""
+    return sum(_count_function(tool.get("function") or tool) for tool in tools) + (12 if tools else 0)
+
+
+def _count_function(function: Json) -> int:
+    description = str(function.get("description") or "").removesuffix(".")
+    properties = _count_properties(function.get("parameters") or {})
+    return 7 + count(f"{function['name']}:{description}") + properties
+
+
+def _count_properties(schema: Json) -> int:
+    """Count the properties of an object; nested objects count alike, which the formula leaves open."""
+    properties = schema.get("properties") or {}
+    total = 3 if properties else 0
+    for name, value in properties.items():
+        kind, description = value.get("type", "any"), str(value.get("description") or "").removesuffix(".")
+        total += 3 + count(f"{name}:{kind}:{description}") + _count_properties(value)
+        if "enum" in value:
+            total += sum(3 + count(str(item)) for item in value["enum"]) - 3
+    return total
+
+
+def count_schema(dumped: str) -> int:
+    """Count a schema as JSON: the model sees its keys, but not most of its punctuation.
+
+    With Anthropic's tool prompt, its documented example of 403 tokens becomes 404.
+    """
+    return count(dumped) * 3 // 4 + 8
