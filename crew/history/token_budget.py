@@ -173,6 +173,19 @@ def _calibrate_first_bill(
     return BilledTokens(calibration=calibration, overhead_tokens=round(corrected), tokens_by_position=tokens)
 
 
+def scale_overheads(
+    budgets: Mapping[str, tuple[TokenBudget, ...]], model: str, ratio: float
+) -> dict[str, tuple[TokenBudget, ...]]:
+    """Expect other instructions and tools to differ from their count as this model's first bill did."""
+    ratio = min(max(ratio, 0.5), 2.0)
+
+    def scale(budget: TokenBudget) -> TokenBudget:
+        unbilled = budget.model == model and budget.overhead_tokens == budget.overhead_counted
+        return replace(budget, overhead_tokens=round(budget.overhead_counted * ratio)) if unbilled else budget
+
+    return {name: tuple(map(scale, ranks)) for name, ranks in budgets.items()}
+
+
 WINDOW_THRESHOLD = 0.8
 
 

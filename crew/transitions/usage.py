@@ -6,7 +6,7 @@ from typing import Literal
 
 from crew.fast_replace import fast_replace
 from crew.history.history import History
-from crew.history.token_budget import BilledTokens, Calibration, calibrate
+from crew.history.token_budget import BilledTokens, Calibration, calibrate, scale_overheads
 from crew.history.view import View
 from crew.interfaces import HistoryEntry
 from crew.messages import add_costs
@@ -59,6 +59,11 @@ def learn_from_bill(step: Step, event: Replied) -> int:
         )
         calibration = found.calibration
         step.history = _recount_history(step.history, content.entries, found, step.billed_until)
+
+        if calibration.bill_count == 1:
+            counted = token_budget.overhead_tokens + sum(entry.tokens for entry in content.sent)
+            step.token_budgets = scale_overheads(step.token_budgets, token_budget.model, billed / max(1, counted))
+
         step.token_budgets = with_token_budget(
             step, name, fast_replace(token_budget, overhead_tokens=found.overhead_tokens)
         )

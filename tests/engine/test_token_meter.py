@@ -15,6 +15,7 @@ from crew.interfaces import ModelReply, ModelRequest
 from crew.messages import AssistantMessage, ToolCall, ToolMessage, Usage
 from crew.runs.events import Replied
 from tests.history.test_estimates_against_tokenizer import CHINESE, CODE, EMOJI, ENGLISH, JAPANESE, JSON, KOREAN
+from tests.wire.tokens import count_openai_tools
 
 Count = Callable[[str], int]
 TEXTS = {
@@ -30,10 +31,8 @@ TEXTS = {
 
 def bill(count: Count, request: ModelRequest) -> int:
     """The tokens that a service with this tokenizer bills, including its message overhead."""
-    total = 3 + count(request.instructions)
-
-    for spec in request.tools:
-        total += 7 + count(json.dumps([spec.name, spec.description, dict(spec.parameters)]))
+    tools = [{"name": t.name, "description": t.description, "parameters": dict(t.parameters)} for t in request.tools]
+    total = 3 + count(request.instructions) + count_openai_tools(tools, count)
 
     for message in request.messages:
         if isinstance(message, ToolMessage):

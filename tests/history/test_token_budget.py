@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crew.history import Calibration, TokenBudget
-from crew.history.token_budget import calibrate, predict_tokens
+from crew.history.token_budget import calibrate, predict_tokens, scale_overheads
 from crew.interfaces import HistoryEntry
 from crew.messages import UserMessage
 
@@ -85,3 +85,15 @@ def test_only_a_smaller_window_of_the_same_model_is_learned() -> None:
     assert budget.with_learned_window("a:c", 500) is budget
     assert budget.with_learned_window("a:b", 2_000) is budget
     assert budget.with_learned_window("a:b", 500) == TokenBudget(model="a:b", window=500, window_source="learned")
+
+
+def test_first_bill_scales_overheads_of_the_same_model_only() -> None:
+    """Billed overheads and those of other models stay; no overhead changes by more than a factor of two."""
+    unbilled = TokenBudget(model="m", overhead_tokens=200, overhead_counted=200)
+    billed = TokenBudget(model="m", overhead_tokens=260, overhead_counted=200)
+    other = TokenBudget(model="n", overhead_tokens=200, overhead_counted=200)
+    budgets = {"a": (unbilled, other), "b": (billed,)}
+    scaled = scale_overheads(budgets, "m", 1.25)
+    assert [[budget.overhead_tokens for budget in ranks] for ranks in scaled.values()] == [[250, 200], [260]]
+    assert scale_overheads(budgets, "m", 9.0)["a"][0].overhead_tokens == 400
+    assert scale_overheads(budgets, "m", 0.1)["a"][0].overhead_tokens == 100

@@ -69,26 +69,26 @@ def count_dense(text: str) -> int:
     return min(count(text) + more, int(count(text) * 1.35))
 
 
-def count_openai_tools(tools: Sequence[Json]) -> int:
+def count_openai_tools(tools: Sequence[Json], counter: Callable[[str], int] = count) -> int:
     """Count function tools of Chat or Responses by the formula in OpenAI's cookbook, "How to count tokens"."""
-    return sum(_count_function(tool.get("function") or tool) for tool in tools) + (12 if tools else 0)
+    return sum(_count_function(tool.get("function") or tool, counter) for tool in tools) + (12 if tools else 0)
 
 
-def _count_function(function: Json) -> int:
+def _count_function(function: Json, counter: Callable[[str], int]) -> int:
     description = str(function.get("description") or "").removesuffix(".")
-    properties = _count_properties(function.get("parameters") or {})
-    return 7 + count(f"{function['name']}:{description}") + properties
+    properties = _count_properties(function.get("parameters") or {}, counter)
+    return 7 + counter(f"{function['name']}:{description}") + properties
 
 
-def _count_properties(schema: Json) -> int:
+def _count_properties(schema: Json, counter: Callable[[str], int]) -> int:
     """Count the properties of an object; nested objects count alike, which the formula leaves open."""
     properties = schema.get("properties") or {}
     total = 3 if properties else 0
     for name, value in properties.items():
         kind, description = value.get("type", "any"), str(value.get("description") or "").removesuffix(".")
-        total += 3 + count(f"{name}:{kind}:{description}") + _count_properties(value)
+        total += 3 + counter(f"{name}:{kind}:{description}") + _count_properties(value, counter)
         if "enum" in value:
-            total += sum(3 + count(str(item)) for item in value["enum"]) - 3
+            total += sum(3 + counter(str(item)) for item in value["enum"]) - 3
     return total
 
 
