@@ -74,14 +74,16 @@ class Connection:
             except (AttributeError, IndexError, KeyError, TypeError) as error:
                 raise self._malformed(f"JSON that is not a reply ({error!r})") from error
 
-    async def stream(self, body: bytes, on_event: Callable[[JSONObject], None]) -> None:
-        """Post a body and pass each event of the response to `on_event`."""
+    async def stream(self, body: bytes, on_event: Callable[[JSONObject], None], finish: Callable[[], T]) -> T:
+        """Post a body, pass each event of the response to `on_event`, and return the result of `finish`."""
         async with self._client() as sdk:
             events = await sdk.open_stream(self._endpoint, body)
 
             try:
                 async for event in events:
                     on_event(event)
+
+                return finish()
             except ValueError as error:
                 raise self._malformed(f"a stream event that is not JSON ({error})") from error
             except (AttributeError, IndexError, KeyError, TypeError) as error:

@@ -26,6 +26,24 @@ class StreamDecoder(Protocol):
     def reply(self) -> ModelReply: ...
 
 
+def _check_types(reply: ModelReply) -> ModelReply:
+    """The reply; raises TypeError if the service sent another type than a text or a number of tokens."""
+    texts = [reply.text, reply.model, reply.response_id]
+
+    for call in reply.calls:
+        texts += (call.id, call.name, call.arguments)
+
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"expected a string, not {text!r}")
+
+    for tokens in (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.cache_read_tokens):
+        if not isinstance(tokens, int):
+            raise TypeError(f"expected a number of tokens, not {tokens!r}")
+
+    return reply
+
+
 class SDKProvider(ABC):
     """A `RemoteProvider` that calls one model through its vendor's SDK; each subclass implements one HTTP API.
 
@@ -83,15 +101,17 @@ class SDKProvider(ABC):
         body = self._render(request, stream=on_delta is not None)
 
         if on_delta is None:
-            return await self._connection.send(body, self._decode)
+            return await self._connection.send(body, lambda answer: _check_types(self._decode(answer)))
 
         decoder = self._stream_decoder(on_delta)
-        await self._connection.stream(body, decoder.add)
 
-        if not decoder.is_complete:
-            raise self._connection.truncated_stream()
+        def finish() -> ModelReply:
+            if not decoder.is_complete:
+                raise self._connection.truncated_stream()
 
-        return decoder.reply()
+            return _check_types(decoder.reply())
+
+        return await self._connection.stream(body, decoder.add, finish)
 
     @staticmethod
     @abstractmethod
