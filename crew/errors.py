@@ -32,6 +32,7 @@ CrewError
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -60,6 +61,17 @@ def abbreviate(value: object) -> str:
         text = f"<{type(value).__name__}>"
 
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def escape_controls(text: str) -> str:
+    """The text with control characters and direction marks escaped, so that a terminal shows it as it is.
+
+    Tabs and line ends stay. The escapes are valid in JSON strings.
+    """
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r\n", "\n"))
 
 
 def suggest(name: str, names: Iterable[str]) -> str:

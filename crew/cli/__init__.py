@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from crew.cli.arguments import create_parser
+from crew.cli.escaped_output import escaped_output
 from crew.cli.signals import Terminated
 from crew.errors import ConfigError, CrewError, DefinitionError, InvalidInput, UnknownPause, UnknownRun
 
@@ -26,6 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     _escape_unencodable_output()
 
+    with escaped_output():
+        return _run_command(args)
+
+
+def _run_command(args: argparse.Namespace) -> int:
     try:
         module, _, name = args.function.partition(":")
         code: int = getattr(importlib.import_module(module), name)(args)

@@ -40,4 +40,5 @@ def mermaid(crew: Crew) -> Iterator[str]:
 
 
 def _escape(text: str) -> str:
-    return text.replace('"', "'").replace("[", "#91;").replace("]", "#93;")
+    """The text with the characters that Mermaid reads, and all that are not printed, as character codes."""
+    return "".join(char if char.isalnum() or char in " .,:;_-" else f"#{ord(char)};" for char in text)

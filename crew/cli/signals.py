@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn, TypeVar
 
+from crew.cli.escaped_output import terminal_streams
+
 Result = TypeVar("Result")
 Handler = Callable[[int, FrameType | None], object]
 
@@ -48,7 +50,11 @@ def run_until_signalled(work: Coroutine[object, object, Result]) -> Result:
 
 def prompt(text: str) -> str:
     """Read a line from the terminal. No run is active meanwhile, so that either signal stops it at once."""
-    with _signal_handler(signal.SIGINT, signal.default_int_handler), _signal_handler(signal.SIGTERM, _terminate):
+    with (
+        _signal_handler(signal.SIGINT, signal.default_int_handler),
+        _signal_handler(signal.SIGTERM, _terminate),
+        terminal_streams(),
+    ):
         return input(text)
 
 

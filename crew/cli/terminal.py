@@ -12,6 +12,7 @@ from crew.cli.arguments import ACCEPTED_ANSWERS
 from crew.cli.signals import prompt
 from crew.engine.stream import EventStream
 from crew.messages import ToolCall
+from crew.runs.call_text import argument_lines
 from crew.runs.event_text import event_text
 from crew.runs.events import (
     AgentStarted,
@@ -78,7 +79,8 @@ def event_line(event: Event, held: ToolCall | None = None) -> str | None:
             calls = ", ".join(f"{call.name}({call.arguments})" for call in event.calls)
             text = _shorten(f"{event.agent} calls {calls}")
         case CallHeld() if held is not None:
-            text = _shorten(f"{event.agent} wants to call {held.name}({held.arguments})") + ": waits for approval"
+            listed = ", ".join(argument_lines(event.arguments, ""))
+            text = _shorten(f"{event.agent} wants to call {held.name}({listed})") + ": waits for approval"
         case ToolReturned():
             sign = "✓" if event.result.outcome == "ok" else "✗"
             text = _shorten(f"{event.result.name}: {event.result.text}")

@@ -7,6 +7,8 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic_core import to_jsonable_python
+
 from crew.engine.concurrency import run_in_daemon_thread
 from crew.engine.run import ActiveRun
 from crew.errors import describe, suggest
@@ -68,7 +70,8 @@ async def _prepare(run: ActiveRun, state: RunState, open: OpenCall) -> PreparedC
         return None
 
     if held:
-        await run.record(CallHeld(run_id=state.run_id, call_id=call.id))
+        shown = to_jsonable_python(arguments, fallback=str, serialize_unknown=True)
+        await run.record(CallHeld(run_id=state.run_id, call_id=call.id, arguments=shown))
         return None
 
     return PreparedCall(call=call, key=open.key, tool=tool, arguments=arguments)

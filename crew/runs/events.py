@@ -145,9 +145,10 @@ class FellBack(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallHeld(BaseEvent):
-    """A tool call waits for approval."""
+    """A tool call waits for approval. `arguments` are the validated arguments, as JSON values."""
 
     call_id: str
+    arguments: dict[str, Any] = field(default_factory=dict)
     kind: Literal["call_held"] = "call_held"
 
 

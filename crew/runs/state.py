@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Discriminator, Field
 
+from crew.errors import escape_controls
 from crew.history.history import History
 from crew.history.token_budget import Calibration, TokenBudget
 from crew.history.view import RequestView, View
 from crew.interfaces import HistoryEntry
 from crew.messages import AssistantMessage, Message, ToolCall, ToolResult, Transcript, Usage
+from crew.runs.call_text import argument_lines, parse_json_object
 from crew.runs.counters import RunCounters, merge_counters
 from crew.runs.parameters import Limits, RequestParameters
 
@@ -45,7 +47,7 @@ class OpenCall:
     """An accepted call and its status.
 
     `key` identifies the call among all calls of all runs: the path of its run, the transcript position of the reply,
-    and its index there. The provider's `call.id` may repeat.
+    and its index there. The provider's `call.id` may repeat. `arguments` are the validated arguments of a held call.
 
     ready     may start.
     started   started and not returned.
@@ -57,6 +59,7 @@ class OpenCall:
 
     call: ToolCall
     key: str
+    arguments: dict[str, Any] | None = None
     status: CallStatus = "ready"
     approved: bool = False
     result: ToolResult | None = None
@@ -145,7 +148,8 @@ class Pause:
     """A question that a run waits for.
 
     The answer is a text for `input`; True, False or a reason for `approval`; {"done": result}, "run again" or "skip"
-    for `in_doubt`.
+    for `in_doubt`. `arguments` are the arguments of the call as JSON values: the validated ones of a call that waits
+    for approval, else those that the model wrote; None if they are not JSON.
     """
 
     id: str
@@ -154,6 +158,7 @@ class Pause:
     agent: str
     text: str
     call: ToolCall | None = None
+    arguments: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,14 +294,24 @@ def pending_pauses(state: RunFields) -> tuple[Pause, ...]:
 
 
 def _call_pause(state: RunFields, open: OpenCall) -> Pause:
-    call_text = f"{open.call.name}({open.call.arguments})"
-
-    if open.status == "held":
-        text = f"May {state.agent} call {call_text}?"
-        return Pause(id=open.key, reason="approval", run_id=state.run_id, agent=state.agent, text=text, call=open.call)
-
-    text = f"{call_text} was started, and it is not known whether it took effect."
-    return Pause(id=open.key, reason="in_doubt", run_id=state.run_id, agent=state.agent, text=text, call=open.call)
+    arguments = open.arguments if open.arguments is not None else parse_json_object(open.call.arguments)
+    shown = "".join(f"\n  {line}" for line in argument_lines(arguments, open.call.arguments))
+    is_held = open.status == "held"
+    name = escape_controls(open.call.name)
+    question = (
+        f"May {state.agent} call {name}?"
+        if is_held
+        else f"{name} was started, and it is not known whether it took effect."
+    )
+    return Pause(
+        id=open.key,
+        reason="approval" if is_held else "in_doubt",
+        run_id=state.run_id,
+        agent=state.agent,
+        text=question + shown,
+        call=open.call,
+        arguments=arguments,
+    )
 
 
 def is_blocked(state: RunFields) -> bool:

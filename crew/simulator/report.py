@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 
+from crew.errors import escape_controls
 from crew.interfaces import ModelRequest
 from crew.simulator.billing import BilledRequest, Prices
 
@@ -75,7 +76,7 @@ def _lines(lines: Sequence[tuple[str, Sequence[int]]], most: int, longest: int) 
         x = LEFT + PLOT + 16
         yield f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
         yield f'<line x1="{x}" y1="{y}" x2="{x + 18}" y2="{y}" stroke="{colour}" stroke-width="3"/>'
-        yield f'<text x="{x + 24}" y="{y + 4}" fill="#333">{escape(label)}</text>'
+        yield f'<text x="{x + 24}" y="{y + 4}" fill="#333">{escape(escape_controls(label))}</text>'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,7 +124,7 @@ def _apply(step: Step, event: InputEvent) -> None:
         case FellBack():
             on_fell_back(step, event)
         case CallHeld():
-            _set_call_status(step, {event.call_id}, "held")
+            _hold_call(step, event)
         case ToolsStarted():
             _set_call_status(step, {call.id for call in event.calls}, "started")
         case ToolReturned():
@@ -163,6 +163,12 @@ def _on_run_failed(step: Step, event: RunFailed) -> None:
     """Finish a branch as failed; `next_before_failure` lets a resume repeat it."""
     step.next_before_failure = step.next
     step.next = Finished(stop_reason="failed", error=event.error, output=step.last_reply_text())
+
+
+def _hold_call(step: Step, event: CallHeld) -> None:
+    for open in step.open_calls.calls:
+        if open.call.id == event.call_id:
+            step.set_call(fast_replace(open, status="held", arguments=event.arguments))
 
 
 def _set_call_status(step: Step, ids: set[str], status: CallStatus) -> None:

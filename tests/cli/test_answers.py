@@ -72,7 +72,7 @@ def test_an_empty_line_asks_again(
     assert prompts == ["yes, no, or a reason for refusing > "] * 3
     out, err = capsys.readouterr()
     assert out == "paid 3\n"
-    assert '⏸ clerk wants to call pay({"amount": 3}): waits for approval' in err
+    assert "⏸ clerk wants to call pay(amount: 3): waits for approval" in err
 
 
 @pytest.mark.parametrize(
