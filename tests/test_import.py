@@ -36,7 +36,15 @@ print(json.dumps({
 SDKS = {"openai", "anthropic", "httpx2", "httpx", "aiohttp"}
 HEAVY = SDKS | {"yaml", "opentelemetry", "structlog", "genai_prices", "rs_bpe", "docstring_parser", "sqlite3"}
 
-COMMAND = {"crew", "crew.cli", "crew.cli.arguments", "crew.cli.signals", "crew.errors", "crew.lazy_names"}
+COMMAND = {
+    "crew",
+    "crew.cli",
+    "crew.cli.arguments",
+    "crew.cli.escaped_output",
+    "crew.cli.signals",
+    "crew.errors",
+    "crew.lazy_names",
+}
 RUN = """
 from crew import Agent, CrewExecutor, ScriptedProvider
 result = CrewExecutor(Agent("greeter", model=ScriptedProvider("Hello."))).execute_sync("Hi")
