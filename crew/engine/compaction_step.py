@@ -12,7 +12,13 @@ from crew.engine.concurrency import run_in_daemon_thread
 from crew.engine.requests import build_request, new_request, summary_settings
 from crew.engine.run import ActiveRun
 from crew.errors import CompressionFailed, describe
-from crew.history.summaries import MAX_SUMMARY_TOKENS, SUMMARY_INTRODUCTION, summary_instruction, to_plain_text
+from crew.history.summaries import (
+    MAX_SUMMARY_TOKENS,
+    SUMMARY_INTRODUCTION,
+    locate_messages,
+    summary_instruction,
+    to_plain_text,
+)
 from crew.history.tokens import estimate_tokens
 from crew.history.view import RequestView, View
 from crew.interfaces import ModelReply, ModelRequest, ModelSettings, Provider
@@ -24,7 +30,6 @@ from crew.runs.events import Summarised
 from crew.runs.state import Compact, RunState
 from crew.tools.tool import Tool
 from crew.transitions.advance import find_run
-from crew.transitions.compaction import locate_messages
 
 SUMMARIZER_TIMEOUT = 60.0
 """How long a function or tool may take for a summary; a model request has timeouts already."""
@@ -184,7 +189,15 @@ def _request_from_transcript(
 ) -> SummaryRequest:
     covers, span = _oldest_span(run, state, ids, everything=everything)
     opening = UserMessage(SUMMARY_INTRODUCTION, origin="marker", id="summary-introduction")
-    shown = repair((opening, *span), get_profile(provider.profile), where="view").messages
+    limit = run.plan.budget.limit
+
+    if limit is not None and sum(map(message_size, span)) >= limit:
+        # One group of many calls, or a tiny limit: as one message, the request keeps the limit.
+        opening = replace(opening, text=f"{SUMMARY_INTRODUCTION}\n\n{to_plain_text(span)}")
+        shown: tuple[Message, ...] = (opening,)
+    else:
+        shown = repair((opening, *span), get_profile(provider.profile), where="view").messages
+
     # The settings of the agent are meant for its model; another model may not support them.
     settings = run.plan.agents[state.agent].settings if provider is run.provider(state) else ModelSettings()
     messages = (*shown, summary_instruction())

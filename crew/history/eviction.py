@@ -109,22 +109,39 @@ def protect(groups: Sequence[MessageGroup], protected: Collection[int]) -> tuple
 def eviction_order(groups: Sequence[MessageGroup]) -> Iterator[tuple[int, ...]]:
     """Indexes of the groups that may be evicted, oldest first; a turn's user message goes with the turn's last group.
 
-    So a cut inside a turn keeps its user message, and the history always starts with one.
+    So a cut inside a turn keeps its user message, and the history always starts with one. Summaries are not among them.
     """
     for opener, members in _turns(groups):
         units = [(index,) for index in members if not groups[index].mandatory]
 
-        if opener is not None and not groups[opener].mandatory and not _has_mandatory(groups, members):
+        if opener is not None and _may_leave(groups[opener]) and not _has_mandatory(groups, members):
             units = [*units[:-1], (*(units[-1] if units else ()), opener)]
 
         yield from units
 
 
 def last_resort_order(groups: Sequence[MessageGroup]) -> Iterator[tuple[int, ...]]:
-    """User messages whose turn has a mandatory group: evicted only if nothing else is left to evict."""
+    """User messages whose turn has a mandatory group: evicted only if no other verbatim message is left to evict."""
     for opener, members in _turns(groups):
-        if opener is not None and not groups[opener].mandatory and _has_mandatory(groups, members):
+        if opener is not None and _may_leave(groups[opener]) and _has_mandatory(groups, members):
             yield (opener,)
+
+
+def _may_leave(opener: MessageGroup) -> bool:
+    return not opener.mandatory and not is_summary(opener)
+
+
+def _older_summaries(groups: Sequence[MessageGroup]) -> Iterator[tuple[int, ...]]:
+    """All summaries but the newest, oldest first."""
+    yield from _summaries(groups)[:-1]
+
+
+def _newest_summary(groups: Sequence[MessageGroup]) -> Iterator[tuple[int, ...]]:
+    yield from _summaries(groups)[-1:]
+
+
+def _summaries(groups: Sequence[MessageGroup]) -> list[tuple[int, ...]]:
+    return [(index,) for index, g in enumerate(groups) if is_summary(g) and not g.mandatory]
 
 
 def _has_mandatory(groups: Sequence[MessageGroup], members: Sequence[int]) -> bool:
@@ -156,13 +173,19 @@ def evict(
 ) -> set[int]:
     """Evict in order until at most `target` remains; groups of the last resort only while more than `limit` remains.
 
+    Summaries leave after every verbatim message that may leave, oldest first; the newest one is a last resort too.
     Returns the indexes of all evicted groups, including those in `evicted`, which are gone already.
     """
     amounts = [g.tokens if by == "tokens" else g.size for g in groups]
     gone = set(evicted)
     remaining = sum(amounts) - sum(amounts[index] for index in gone)
 
-    for floor, order in ((target, eviction_order), (limit, last_resort_order)):
+    for floor, order in (
+        (target, eviction_order),
+        (limit, last_resort_order),
+        (target, _older_summaries),
+        (limit, _newest_summary),
+    ):
         if remaining <= floor:
             continue
 

@@ -47,27 +47,33 @@ class History:
         return (grown._keep(decision), decision) if decision.evicted else (grown, None)
 
     def insert_summary(
-        self, summary: HistoryEntry, *, budget: HistoryBudget
+        self, *summaries: HistoryEntry, budget: HistoryBudget
     ) -> tuple[History, PruneDecision | None] | None:
-        """Replace the messages that a summary covers by the summary, at its position; None if it does not fit.
+        """Replace the messages that summaries cover by the summaries, each at its position; None if none of them fits.
 
-        Older groups are evicted where the summary needs their space.
+        Other groups are evicted where the summaries need their space; of many summaries, the newest stay.
         """
-        covered = {summary.message.id, *(summary.message.covers if isinstance(summary.message, SummaryMessage) else ())}
+        messages = [entry.message for entry in summaries]
+        covered = {m.id for m in messages}.union(*(m.covers for m in messages if isinstance(m, SummaryMessage)))
         rest = [entry for entry in self.entries if entry.message.id not in covered]
-        index = next((i for i, entry in enumerate(rest) if entry.position > summary.position), len(rest))
-        entries = (*rest[:index], summary, *rest[index:])
+        entries = tuple(sorted((*rest, *summaries), key=lambda entry: entry.position))
         grown = replace(self, entries=entries, size=sum(message_size(entry.message) for entry in entries))
 
         if budget.limit is None or grown.size <= budget.limit:
             return grown, None
 
         groups = group_entries(entries, self.goal)
-        groups = protect(groups, {i for i, g in enumerate(groups) if g.entries[0] is summary})
+        space = budget.limit - sum(g.size for g in groups if g.mandatory)
+        new = {entry.message.id for entry in summaries}
+        inserted = [i for i, g in enumerate(groups) if g.entries[0].message.id in new and not g.mandatory]
+
+        if space < 1:
+            return None
+
+        groups = protect(groups, inserted[-space:])
         reason = f"{grown.size} messages with the new summary are more than the limit of {budget.limit}"
         decision = enforce_bounds(groups, PruneDecision(kept=groups, reason=reason), budget.limit)
-        fits = groups_size(decision.kept) <= budget.limit
-        return (grown._keep(decision), decision) if fits else None
+        return grown._keep(decision), decision
 
     def _keep(self, decision: PruneDecision) -> History:
         entries = tuple(entry for g in decision.kept for entry in g.entries)

@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from crew.history.history import History
 from crew.history.tokens import estimate_message_tokens, estimate_tokens
-from crew.messages import NO_OUTPUT, AssistantMessage, Message, SummaryMessage, ToolMessage, UserMessage
+from crew.interfaces import HistoryEntry
+from crew.messages import NO_OUTPUT, AssistantMessage, Message, SummaryMessage, ToolMessage, Transcript, UserMessage
 
 MAX_IDENTIFIER_TOKENS = 256
 
@@ -207,3 +209,48 @@ def to_plain_text(span: Sequence[Message]) -> str:
                 lines.append(f"{message.role}: {message.text}")
 
     return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------ covered messages
+
+
+def locate_messages(transcript: Transcript, ids: Sequence[str]) -> list[tuple[int, Message]]:
+    """The messages with these ids and their positions in the transcript, in order."""
+    wanted = set(ids)
+    found: list[tuple[int, Message]] = []
+
+    # From the end: messages that a summary covers were evicted recently.
+    for index in range(len(transcript) - 1, -1, -1):
+        if not wanted:
+            break
+
+        message = transcript[index]
+
+        if message.id in wanted:
+            wanted.discard(message.id)
+            found.append((index, message))
+
+    return found[::-1]
+
+
+def last_position(transcript: Transcript, found: Sequence[tuple[int, Message]]) -> int:
+    """The last position of these messages in the history; a summary stands in place of the messages that it covers."""
+    verbatim = [index for index, message in found if not isinstance(message, SummaryMessage)]
+    return max(verbatim or [_summary_position(transcript, *place) for place in found])
+
+
+def _summary_position(transcript: Transcript, index: int, summary: Message) -> int:
+    covers = summary.covers if isinstance(summary, SummaryMessage) else ()
+    # An imported summary may name messages that are not here, or itself.
+    covered = [place for place in locate_messages(transcript, covers) if place[0] < index]
+    return last_position(transcript, covered) if covered else index
+
+
+def pending_entries(transcript: Transcript, ids: Sequence[str], history: History) -> tuple[HistoryEntry, ...]:
+    """The messages with these ids that the history does not hold, as entries at their former positions."""
+    shown = {entry.message.id for entry in history.entries}
+    found = locate_messages(transcript, [id for id in ids if id not in shown])
+    return tuple(
+        HistoryEntry(message=message, position=last_position(transcript, [(index, message)]))
+        for index, message in found
+    )

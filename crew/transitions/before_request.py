@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from crew.fast_replace import fast_replace
 from crew.history.compression import spans_to_compress
 from crew.history.eviction import group_entries
+from crew.history.summaries import pending_entries
 from crew.history.token_budget import Calibration
 from crew.history.view import View
 from crew.history.view_fitting import ViewFitter
+from crew.interfaces import CompressionStrategy, HistoryEntry
 from crew.messages import SummaryMessage
 from crew.runs.counters import RunCounters
 from crew.runs.events import Warned
@@ -25,9 +29,7 @@ def start_compaction_if_due(step: Step, repeat_reason: RepeatReason = "") -> boo
     strategy = step.parameters.compression_strategy
 
     if strategy is not None:
-        parts = spans_to_compress(
-            group_entries(step.history.entries, step.history.goal), strategy, pending.incompressible_ids
-        )
+        parts = _parts_to_compress(step, strategy)
 
         if parts:
             step.next = Compact(spans=parts, strategy=strategy.kind, repeat_reason=repeat_reason)
@@ -46,6 +48,24 @@ def start_compaction_if_due(step: Step, repeat_reason: RepeatReason = "") -> boo
         )
 
     return False
+
+
+def _parts_to_compress(step: Step, strategy: CompressionStrategy) -> tuple[tuple[str, ...], ...]:
+    """The message ids that each TL;DR covers: of the history, and of the messages that the bound evicted before."""
+    pending, history = step.pending_summary, step.history
+    entries: Sequence[HistoryEntry] = history.entries
+    evicted = pending_entries(step.transcript, pending.message_ids, history) if pending.message_ids else ()
+
+    if evicted:
+        entries = sorted((*evicted, *entries), key=lambda entry: entry.position)
+
+    return spans_to_compress(
+        group_entries(entries, history.goal),
+        strategy,
+        pending.incompressible_ids,
+        evicted={entry.message.id for entry in evicted},
+        limit=step.plan.budget.limit,
+    )
 
 
 WARN_AT = 0.8

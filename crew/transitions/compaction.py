@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from crew.fast_replace import fast_replace
-from crew.history.summaries import complete_summary
+from crew.history.summaries import complete_summary, last_position, locate_messages
 from crew.history.tokens import estimate_message_tokens
-from crew.messages import Message, SummaryMessage, Transcript, add_costs
+from crew.messages import SummaryMessage, add_costs
 from crew.runs.events import Compacted, CompactionFailed, Summarised, UsageChanged
 from crew.runs.state import Compact
 from crew.transitions.before_request import ask_model_next, stop_if_limit_reached
@@ -28,19 +28,12 @@ def on_summarised(step: Step, event: Summarised) -> None:
 
     problem = event.error or ("the summary is not smaller than what it replaces" if text is None else "")
     problem = problem or (
-        "" if text and _insert_summary(step, event.covers, text) else "there is no room for a summary"
+        "" if text and _insert_summaries(step, [(event.covers, text)]) else "there is no room for a summary"
     )
-    pending = step.pending_summary
 
     if problem:
-        step.pending_summary = fast_replace(pending, evicted_since_attempt=0)
+        step.pending_summary = fast_replace(step.pending_summary, evicted_since_attempt=0)
         _emit_failure(step, step.plan.policy.name, problem)
-    else:
-        covered = set(event.covers)
-        waiting = tuple(id for id in pending.message_ids if id not in covered)
-        step.pending_summary = fast_replace(
-            pending, message_ids=waiting, evicted_since_attempt=0, has_text=bool(waiting)
-        )
 
     ask_model_next(step, now.repeat_reason)
 
@@ -59,7 +52,11 @@ def _count_summary(step: Step, event: Summarised) -> None:
 
 def _collect_compression(step: Step, now: Compact, event: Summarised, text: str | None) -> None:
     """Store one part of an explicit compression; all parts take effect together, or none does."""
-    stays = text is None and now.strategy == "chunked"
+    if text is None and not {entry.message.id for entry in step.history.entries}.issuperset(event.covers):
+        # The bound evicted these messages, so that a summary is all that can be shown of them, whatever its size.
+        text = event.text.strip()
+
+    stays = text is None and (now.strategy == "chunked" or len(now.spans) > 1)
     problem = event.error or ("" if text or stays else "the summary is not smaller than what it replaces")
 
     if problem:
@@ -74,11 +71,12 @@ def _collect_compression(step: Step, now: Compact, event: Summarised, text: str 
         stop_if_limit_reached(step)
         return
 
-    verbatim = list(step.pending_summary.incompressible_ids)
+    parts = [*zip(now.spans, texts, strict=True)]
+    verbatim = [*step.pending_summary.incompressible_ids, *(id for part, made in parts if not made for id in part)]
+    parts = [(part, made) for part, made in parts if made]
 
-    for part, made in zip(now.spans, texts, strict=True):
-        if not made or not _insert_summary(step, part, made, cause=now.strategy):
-            verbatim.extend(part)
+    if parts and not _insert_summaries(step, parts, cause=now.strategy):
+        verbatim.extend(id for part, _ in parts for id in part)
 
     shown = {entry.message.id for entry in step.history.entries}
     kept = tuple(id for id in verbatim if id in shown)
@@ -90,49 +88,45 @@ def _emit_failure(step: Step, cause: str, problem: str) -> None:
     step.emit(CompactionFailed, cause=cause, reason=problem, pending_messages=len(step.pending_summary.message_ids))
 
 
-def _insert_summary(step: Step, covers: Sequence[str], text: str, cause: str = "") -> bool:
-    found = locate_messages(step.transcript, covers)
-    position = max([index for index, m in found if not isinstance(m, SummaryMessage)] or [found[-1][0]])
-    message = SummaryMessage(text, covers=tuple(covers))
-    name = step.insert_summary(message, position)
+def _insert_summaries(step: Step, parts: Sequence[tuple[Sequence[str], str]], cause: str = "") -> bool:
+    """Put a summary in the place of each part; whether there was space for one."""
+    found = [locate_messages(step.transcript, covers) for covers, _ in parts]
+    positions = [last_position(step.transcript, places) for places in found]
+    messages = [SummaryMessage(text, covers=tuple(covers)) for covers, text in parts]
+    inserted = step.insert_summaries(*zip(messages, positions, strict=True))
 
-    if name is None:
+    if not inserted:
         return False
 
-    # A view that hides this position shows the summary nevertheless: it covers more than the view hides.
-    step.views = {
-        agent: fast_replace(view, still_visible=tuple(sorted({*view.still_visible, position})))
-        if view.hidden_before > position
-        else view
-        for agent, view in step.views.items()
-    }
-    step.emit(
-        Compacted,
-        cause=cause or step.plan.policy.name,
-        summary=name,
-        covers=tuple(covers),
-        tokens_before=sum(estimate_message_tokens(m) for _, m in found),
-        tokens_after=estimate_message_tokens(message),
-        size=step.history.size,
-        limit=step.plan.budget.limit,
-    )
+    _show_in_views(step, positions)
+    _remove_pending(step, {id for covers, _ in parts for id in covers})
+
+    for summary, places in zip(inserted, found, strict=True):
+        step.emit(
+            Compacted,
+            cause=cause or step.plan.policy.name,
+            summary=summary.id,
+            covers=summary.covers,
+            tokens_before=sum(estimate_message_tokens(m) for _, m in places),
+            tokens_after=estimate_message_tokens(summary),
+            size=step.history.size,
+            limit=step.plan.budget.limit,
+        )
+
     return True
 
 
-def locate_messages(transcript: Transcript, ids: Sequence[str]) -> list[tuple[int, Message]]:
-    """The messages with these ids and their positions in the transcript, in order."""
-    wanted = set(ids)
-    found: list[tuple[int, Message]] = []
+def _show_in_views(step: Step, positions: Sequence[int]) -> None:
+    """Show new summaries in the views that hide their positions: each covers more than such a view hides."""
+    step.views = {
+        agent: fast_replace(view, still_visible=tuple(sorted({*view.still_visible, *hidden})))
+        if (hidden := [position for position in positions if position < view.hidden_before])
+        else view
+        for agent, view in step.views.items()
+    }
 
-    # From the end: messages that a summary covers were evicted recently.
-    for index in range(len(transcript) - 1, -1, -1):
-        if not wanted:
-            break
 
-        message = transcript[index]
-
-        if message.id in wanted:
-            wanted.discard(message.id)
-            found.append((index, message))
-
-    return found[::-1]
+def _remove_pending(step: Step, covered: Collection[str]) -> None:
+    pending = step.pending_summary
+    waiting = tuple(id for id in pending.message_ids if id not in covered)
+    step.pending_summary = fast_replace(pending, message_ids=waiting, evicted_since_attempt=0, has_text=bool(waiting))

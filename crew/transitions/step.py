@@ -13,7 +13,7 @@ from crew.history.tokens import estimate_message_tokens
 from crew.history.view import View
 from crew.history.view_fitting import Pruning
 from crew.interfaces import HistoryBudget, HistoryEntry, PruneDecision
-from crew.messages import AssistantMessage, Message, Origin, SummaryMessage, Usage, UserMessage
+from crew.messages import AssistantMessage, Message, Origin, SummaryMessage, SystemMessage, Usage, UserMessage
 from crew.runs.counters import ToolCounters
 from crew.runs.events import BaseEvent, Event, HistoryPruned, LimitReached
 from crew.runs.state import CallTools, Finished, Next, OpenCall, ReachedLimit, RunState, StopReason
@@ -162,18 +162,23 @@ class Step:
         """Append a user message that the framework writes, so that the next request ends with a user message."""
         self.append(UserMessage(text, origin=origin))
 
-    def insert_summary(self, summary: SummaryMessage, position: int) -> str | None:
-        """Insert a summary in place of the messages that it covers; returns its id, or None where it does not fit."""
-        summary = self._with_id(summary)
-        entry = HistoryEntry(message=summary, position=position, tokens=estimate_message_tokens(summary))
-        inserted = self.history.insert_summary(entry, budget=self.plan.budget)
+    def insert_summaries(self, *summaries: tuple[SummaryMessage, int]) -> tuple[SummaryMessage, ...]:
+        """Insert summaries, each at a position, for the messages that they cover; empty where none of them fits."""
+        made = tuple(self._with_id(summary, offset) for offset, (summary, _) in enumerate(summaries))
+        entries = [
+            HistoryEntry(message=summary, position=position, tokens=estimate_message_tokens(summary))
+            for summary, (_, position) in zip(made, summaries, strict=True)
+        ]
+        inserted = self.history.insert_summary(*entries, budget=self.plan.budget)
 
         if inserted is None:
-            return None
+            return ()
 
-        self.transcript = self.transcript.append(summary)
+        for summary in made:
+            self.transcript = self.transcript.append(summary)
+
         self._accept_pruning(*inserted)
-        return summary.id
+        return made
 
     def _record(self, message: Message, tokens: int | None, shown: Message | None) -> HistoryEntry:
         message = self._with_id(message)
@@ -188,12 +193,12 @@ class Step:
 
         return HistoryEntry(message=part, position=position, tokens=counted)
 
-    def _with_id(self, message: AnyMessage) -> AnyMessage:
+    def _with_id(self, message: AnyMessage, offset: int = 0) -> AnyMessage:
         if message.id:
             return message
 
         # Derived from the position in the transcript: a run that is streamed, resumed or retried gets the same ids.
-        return fast_replace(message, id=f"{self.run_id}:{len(self.transcript)}", time=self.event.at)
+        return fast_replace(message, id=f"{self.run_id}:{len(self.transcript) + offset}", time=self.event.at)
 
     def _accept_pruning(self, history: History, decision: PruneDecision | None) -> None:
         self.history = history
@@ -245,23 +250,27 @@ class Step:
 
     def _note_for_summary(self, decision: PruneDecision) -> None:
         """Note the evicted messages that a summary has to cover."""
-        pending = self.pending_summary
+        pending, policy_summarizes = self.pending_summary, self.plan.options.summarizes
         # Messages that leave to make space for a summary are covered by the next one.
         made_space = not decision.to_summarize and isinstance(self.transcript[-1], SummaryMessage)
         evicted = [entry for g in decision.evicted for entry in g.entries]
-        to_cover = (
-            [entry.message.id for entry in evicted]
-            if made_space and self.plan.options.summarizes
-            else decision.to_summarize
-        )
+        to_cover = decision.to_summarize
 
-        if not to_cover and not self.plan.options.summarizes:
+        if (made_space and policy_summarizes) or self.parameters.compression_strategy is not None:
+            verbatim = (entry.message for entry in evicted if not isinstance(entry.message, SystemMessage))
+            to_cover = tuple(dict.fromkeys((*to_cover, *(message.id for message in verbatim))))
+
+        waiting = tuple(dict.fromkeys((*pending.message_ids, *to_cover)))
+
+        if not decision.to_summarize and not policy_summarizes:
+            # An explicit compression covers them: the policy asks for no summary, so none is due without a strategy.
+            self.pending_summary = fast_replace(pending, message_ids=waiting) if to_cover else pending
             return
 
         wanted = set(to_cover)
         self.pending_summary = fast_replace(
             pending,
-            message_ids=tuple(dict.fromkeys((*pending.message_ids, *to_cover))),
+            message_ids=waiting,
             evicted_since_attempt=pending.evicted_since_attempt + sum(g.size for g in decision.evicted),
             has_text=pending.has_text or any(has_text(e.message) for e in evicted if e.message.id in wanted),
             evicted_since_request=(*pending.evicted_since_request, *evicted),

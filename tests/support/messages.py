@@ -18,6 +18,20 @@ def summaries_in(messages: Sequence[Message]) -> list[SummaryMessage]:
     return [message for message in messages if isinstance(message, SummaryMessage)]
 
 
+def represented_ids(messages: Sequence[Message], transcript: Sequence[Message]) -> set[str]:
+    """The ids of these messages and of all messages that the summaries among them cover, directly or not."""
+    summaries = {message.id: message for message in summaries_in(transcript)}
+    found: set[str] = set()
+    waiting = [message.id for message in messages]
+
+    while waiting:
+        id = waiting.pop()
+        waiting.extend(summaries[id].covers if id in summaries and id not in found else ())
+        found.add(id)
+
+    return found
+
+
 def text_of(messages: Sequence[Message]) -> str:
     """The text of all messages, one after the other."""
     return "\n".join(getattr(message, "text", "") for message in messages)
