@@ -194,13 +194,13 @@ def _request_from_transcript(
     if limit is not None and sum(map(message_size, span)) >= limit:
         # One group of many calls, or a tiny limit: as one message, the request keeps the limit.
         opening = replace(opening, text=f"{SUMMARY_INTRODUCTION}\n\n{to_plain_text(span)}")
-        shown: tuple[Message, ...] = (opening,)
+        messages: tuple[Message, ...] = (opening, summary_instruction())
     else:
-        shown = repair((opening, *span), get_profile(provider.profile), where="view").messages
+        # With the instruction: alone, a span that ends with a reply would lose it.
+        messages = repair((opening, *span, summary_instruction()), get_profile(provider.profile), where="view").messages
 
     # The settings of the agent are meant for its model; another model may not support them.
     settings = run.plan.agents[state.agent].settings if provider is run.provider(state) else ModelSettings()
-    messages = (*shown, summary_instruction())
     request = new_request(run, state, provider, messages, summary_settings(settings, provider))
     request = replace(request, purpose="summary")
     return SummaryRequest(covers=covers, span=span, request=request, provider=provider)

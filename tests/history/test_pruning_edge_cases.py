@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from crew import Agent, CrewExecutor, ScriptedProvider, call, tool
 from crew.errors import ContextOverflow, DefinitionError
 from crew.history import Calibration, History, TokenBudget, View, group_entries, spans_to_compress
-from crew.history.eviction import enforce_bounds
+from crew.history.eviction import enforce_bounds, evict, eviction_order
 from crew.history.policies import HeadTail, Rolling, Summarize, chain
 from crew.history.summaries import attach_identifiers, find_identifiers, has_text
 from crew.history.view_fitting import ViewFitter
@@ -228,3 +230,41 @@ def test_truncation_marker_gives_way_to_mandatory_messages() -> None:
     assert fitter.size == 2
     assert fitter.evict_to("max_history_size", "too many", target=1, ceiling=1, by="size")
     assert (fitter.size, fitter.view.truncated_count) == (1, 0)
+
+
+def with_summaries(*kinds: str) -> tuple[MessageGroup, ...]:
+    """Groups of one message each: `s` a summary, `u` a user message, `a` a reply; the last is the goal."""
+    made: dict[str, Any] = {"s": SummaryMessage, "u": UserMessage, "a": AssistantMessage}
+    messages = [made[kind](f"text {n}", id=f"{kind}{n}") for n, kind in enumerate(kinds)]
+    return group_entries(history(*messages).entries, messages[-1].id)
+
+
+@pytest.mark.parametrize(
+    ("target", "limit", "gone"),
+    [
+        (4, 8, {1, 3, 4, 5}),
+        (3, 8, {0, 1, 3, 4, 5}),  # an older summary makes space
+        (1, 8, {0, 1, 2, 3, 4, 5}),  # all but the newest
+        (1, 1, {0, 1, 2, 3, 4, 5, 6}),  # above the limit, the newest too
+    ],
+)
+def test_summaries_leave_last_and_oldest_first(target: int, limit: int, gone: set[int]) -> None:
+    """Every verbatim message that may leave goes first; the newest summary leaves only above the limit."""
+    assert evict(with_summaries("s", "a", "s", "u", "a", "a", "s", "u"), target=target, limit=limit) == gone
+
+
+@given(st.lists(st.sampled_from("suua"), min_size=1, max_size=20), st.integers(1, 20), st.integers(1, 20))
+def test_no_summary_leaves_while_a_verbatim_message_may(kinds: list[str], first: int, second: int) -> None:
+    """For every order of messages: a summary is evicted after all others that may leave, and after older summaries."""
+    groups = with_summaries(*kinds, "u")
+    gone = evict(groups, target=min(first, second), limit=max(first, second))
+    summaries = [i for i, g in enumerate(groups) if isinstance(g.entries[0].message, SummaryMessage)]
+    verbatim = {index for unit in eviction_order(groups) for index in unit}
+
+    if gone.intersection(summaries):
+        assert verbatim <= gone
+
+    assert sorted(gone.intersection(summaries)) == summaries[: len(gone.intersection(summaries))]
+
+    if summaries and summaries[-1] in gone:
+        assert len(groups) - len(gone) + 1 > max(first, second)

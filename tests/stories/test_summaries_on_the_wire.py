@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from crew import CrewExecutor, Limits, RequestParameters, WholeHistory
+from crew import CrewExecutor, LastNMessages, Limits, RequestParameters, WholeHistory
 from crew.history.policies import Checkpoint, HeadTail, Summarize
 from crew.interfaces import ModelSettings
-from crew.messages import SUMMARY_HEADING
+from crew.messages import SUMMARY_HEADING, AssistantMessage, UserMessage
 from crew.runs.events import Compacted, CompactionFailed, Retried
 from tests.support.remote_providers import (
     ERAS,
@@ -126,6 +126,28 @@ async def test_summarizer_can_be_another_provider(protocol: Protocol, summariser
         assert [event.attempt for event in events if isinstance(event, Retried)] == [1]
         assert not [r for r in (*server.requests, *other.requests) if b"hunter2" in r.raw]
         assert result.usage.requests == server.count + other.count - 1
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_compression_of_a_long_history_is_within_the_bound(protocol: Protocol) -> None:
+    """130 messages on a default executor: each summary request holds at most 51, and all TL;DRs are in the reply."""
+    before: Any = [(UserMessage, AssistantMessage)[n % 2](f"Message {n} of a long talk. " * 4) for n in range(130)]
+    parameters = RequestParameters(compression_strategy=LastNMessages(30), max_history_size=20)
+
+    async with WireServer(with_summaries(tool_loop(6)), model=Model(era="modern")) as server:
+        agent = replace(worker(provider(server, protocol)), tools=[long_step])
+        result = await CrewExecutor(agent).execute("Go on.", history=before, parameters=parameters)
+
+    asked = [request for request in server.requests if INSTRUCTION.encode() in request.raw]
+    replied = [request for request in server.requests if request not in asked]
+    sizes = [len(request.body["input" if protocol == "responses" else "messages"]) for request in asked]
+    assert not server.refused, refusal_reasons(server)
+    assert len(asked) >= 3
+    assert max(sizes) <= 51
+    assert not [n for n in range(101) if not any(f"Message {n} of".encode() in request.raw for request in asked)]
+    assert replied[0].raw.count(SUMMARY_HEADING.encode()) == 3
+    assert all(SUMMARY_HEADING.encode() in request.raw for request in replied)
+    assert result.output == "done"
 
 
 @pytest.mark.filterwarnings("ignore:prune_to")

@@ -234,6 +234,24 @@ async def test_compression_precedes_max_history_size() -> None:
     assert all(len(request.messages) <= 20 for request in model.replies)
 
 
+@pytest.mark.parametrize("limits", [{"max_history_size": 20}, {"max_tokens": 600}, {"max_history_size": 4}], ids=str)
+@pytest.mark.parametrize("strategy", [LastNMessages(30), Chunked(20)], ids=lambda strategy: str(strategy.kind))
+async def test_limits_of_a_request_do_not_trim_the_tldr(strategy: Any, limits: dict[str, int]) -> None:
+    """The request is compressed, then its verbatim messages are trimmed; each TL;DR that was paid for is sent."""
+    model = replying(reply=lambda r: call("look", place=f"room {r.turn}") if r.turn < 4 else "Done.")
+    executor = CrewExecutor(agent(model, tools=[look]))
+    parameters = RequestParameters(compression_strategy=strategy, **limits)  # type: ignore[arg-type]
+    given = conversation(40)
+    result = await executor.execute("And now?", history=given, parameters=parameters)
+    first = summaries_in(model.replies[0].messages)
+    assert [summary.id for summary in first] == [m.id for m in summaries_in(result.transcript)][: len(first)]
+    assert {id for summary in first for id in summary.covers} >= {message.id for message in given[:10]}
+
+    for request in model.replies:
+        assert summaries_in(request.messages)
+        assert total_size(request.messages) <= limits.get("max_history_size", 50)
+
+
 async def test_request_with_one_message_left_emits_a_warning() -> None:
     """One warning names the strategy and the count."""
     model = replying()
