@@ -43,10 +43,13 @@ class CrewError(Exception):
     """Base class of all errors that Crew raises."""
 
 
+_PYDANTIC_ADVICE = re.compile(r"\n *For further information visit https://errors\.pydantic\.dev/\S+")
+
+
 def describe(error: BaseException) -> str:
-    """The error's type and message; works even if its `__str__` raises."""
+    """The error's type and message, without pydantic's links; works even if its `__str__` raises."""
     try:
-        text = str(error).strip()
+        text = _PYDANTIC_ADVICE.sub("", str(error)).strip()
     except Exception:  # the __str__ of a user's exception may raise anything
         text = "(the error message can't be read: __str__ raised)"
 

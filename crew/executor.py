@@ -87,7 +87,22 @@ class CrewExecutor:
         telemetry: Telemetry | None = None,
         secrets: Sequence[str | SecretStr] = (),
     ) -> None:
-        check_arguments(crew, limits, store, validator, parameters, observers, secrets)
+        check_arguments(
+            crew,
+            store,
+            observers,
+            secrets,
+            counter=counter,
+            clock=clock,
+            sanitize_output=sanitize_output,
+            settings={
+                "limits": (limits, Limits),
+                "validator": (validator, InputValidator),
+                "parameters": (parameters, RequestParameters),
+                "retry": (retry, RetryPolicy),
+                "telemetry": (telemetry, Telemetry),
+            },
+        )
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
         policy = resolve_policy(history)
         shared, views = split_stages(policy)

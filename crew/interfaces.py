@@ -392,6 +392,7 @@ CompressionStrategy = Annotated[
 ]
 
 
+@runtime_checkable
 class TokenCounter(Protocol):
     """Counts the tokens of a text."""
 

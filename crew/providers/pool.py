@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from crew import providers
-from crew.errors import DefinitionError, abbreviate, suggest
+from crew.errors import DefinitionError, suggest
 from crew.interfaces import AsyncClosable, ChecksSettings, ModelSettings, Provider, RemoteProvider, RetryPolicy
 from crew.providers.retrying import Retrying
 
@@ -27,9 +27,6 @@ class ProviderPool:
     """
 
     def __init__(self, retry: RetryPolicy | None = None) -> None:
-        if retry is not None and not isinstance(retry, RetryPolicy):
-            raise DefinitionError("CrewExecutor", f"retry must be RetryPolicy(...), not {abbreviate(retry)}")
-
         self._retry = retry or RetryPolicy()
         self._created: dict[str, Provider] = {}
         self._given: dict[int, Provider] = {}

@@ -41,7 +41,7 @@ class Signature:
         try:
             parsed = self.arguments_model.model_validate_json(arguments.strip() or "{}")
         except ValidationError as error:
-            raise InvalidArguments(_explain(error)) from error
+            raise InvalidArguments(explain_arguments(error)) from error
 
         # Parameters that the model left out are not passed: the function's default applies.
         return {
@@ -149,7 +149,8 @@ def _strip_titles(value: object) -> object:
     return [_strip_titles(item) for item in value] if isinstance(value, list) else value
 
 
-def _explain(error: ValidationError) -> str:
+def explain_arguments(error: ValidationError) -> str:
+    """What is wrong with the arguments of a call, for the model that made it."""
     problems = []
 
     for found in error.errors(include_url=False, include_context=False):

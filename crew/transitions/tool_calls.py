@@ -26,6 +26,7 @@ from crew.messages import (
 )
 from crew.runs.events import AgentStarted, BranchStarted, CallsDeclined, HandedOff, ToolReturned
 from crew.runs.state import CallTools, Finished, OpenCall, RunBranches
+from crew.tools.schema import explain_arguments
 from crew.tools.tool import truncate_middle
 from crew.transitions.before_request import ask_model_next
 from crew.transitions.branches import (
@@ -199,8 +200,10 @@ def _payload_problem(handoff: Handoff, call: ToolCall) -> str:
             handoff.payload.model_validate_json(call.arguments or "{}")
         else:
             json.loads(call.arguments or "{}")
-    except (ValidationError, ValueError) as error:
-        return f"The arguments are not valid: {error}. Call it again with arguments that match its schema."
+    except ValidationError as error:
+        return explain_arguments(error)
+    except ValueError as error:
+        return f"The arguments are not valid: {error}. Call the tool again with arguments that match its schema."
 
     return ""
 

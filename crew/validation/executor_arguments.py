@@ -10,31 +10,36 @@ from pydantic import SecretStr
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
 from crew.errors import DefinitionError, InvalidInput, UnknownPause, Violation, abbreviate
+from crew.interfaces import TokenCounter
 from crew.runs.interfaces import ObserverFactory, RunStore
-from crew.runs.parameters import Limits, RequestParameters
+from crew.runs.parameters import RequestParameters
 from crew.runs.state import Pause, RunState, pending_pauses
+from crew.settings import value_problems
 from crew.tools.tool import to_text
 from crew.validation.validator import InputValidator
 
 
 def check_arguments(
     crew: object,
-    limits: object,
     store: object,
-    validator: object,
-    parameters: object,
     observers: object,
     secrets: object,
+    *,
+    counter: object,
+    clock: object,
+    sanitize_output: object,
+    settings: Mapping[str, tuple[object, type]],
 ) -> None:
-    """Raise `DefinitionError` with every argument of a wrong type."""
+    """Raise `DefinitionError` with every argument of a wrong type; `settings` are optional, each with its class."""
     problems = [
         *_crew_problems(crew),
-        *_type_problems("limits", limits, Limits),
-        *_type_problems("validator", validator, InputValidator),
-        *_type_problems("parameters", parameters, RequestParameters),
+        *(problem for name, (value, accepted) in settings.items() for problem in _type_problems(name, value, accepted)),
         *_store_problems(store),
         *_observer_problems(observers),
         *_secret_problems(secrets),
+        *_counter_problems(counter),
+        *([] if callable(clock) else [f"clock must be a function such as time.time, not {abbreviate(clock)}"]),
+        *value_problems(bool, {"sanitize_output": sanitize_output}),
     ]
 
     if problems:
@@ -58,6 +63,11 @@ def _type_problems(name: str, value: object, accepted: type) -> Iterator[str]:
 def _store_problems(store: object) -> Iterator[str]:
     if store is not None and (isinstance(store, type) or not isinstance(store, RunStore)):
         yield f"store must be a store such as crew.store.SQLiteStore('runs.db'), not {abbreviate(store)}"
+
+
+def _counter_problems(counter: object) -> Iterator[str]:
+    if counter is not None and (isinstance(counter, type) or not isinstance(counter, TokenCounter)):
+        yield f"counter must be an object with a method count(text), not {abbreviate(counter)}"
 
 
 def _observer_problems(observers: object) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from crew import Context, Limits, call, tool
 from crew.interfaces import ModelReply
@@ -149,6 +150,12 @@ def infinite() -> dict[str, float]:
     return {"a": float("inf"), "b": float("nan")}
 
 
+@tool
+def validates() -> int:
+    """Check a value."""
+    return TypeAdapter(int).validate_python("many")
+
+
 TOOLS = [value for value in list(globals().values()) if type(value).__name__ == "Tool"]
 
 
@@ -185,6 +192,13 @@ async def test_failing_tool_becomes_an_error_result(name: str, expected: str) ->
     found = (await results(call(name)))[0]
     assert expected in found.text
     assert found.outcome == "error"
+
+
+async def test_a_validation_error_of_a_tool_has_no_links() -> None:
+    """The advice of pydantic is for the developer of the tool; a model would pay for it and might open it."""
+    found = (await results(call("validates")))[0]
+    assert found.text.startswith("validates failed: ValidationError: 1 validation error for int")
+    assert "http" not in found.text
 
 
 @pytest.mark.parametrize(

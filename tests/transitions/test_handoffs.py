@@ -157,7 +157,11 @@ async def test_payload_is_validated_before_the_handoff(models: CheckedModels, st
     )
     result = await CrewExecutor(Crew("c", agents=[a, b]), store=store).execute("Goal.")
 
-    assert "The arguments are not valid" in results(models.requests_of("a")[1].messages)["transfer_to_b"]
+    expected = (
+        "The arguments are not valid: order: Input should be a valid integer, unable to parse string as an integer"
+    )
+    found = results(models.requests_of("a")[1].messages)["transfer_to_b"]
+    assert found == f"{expected} (got 'many'). Call the tool again with arguments that match its schema."
     assert result.output == "Order 17 it is."
     assert '"order": 17' in transcript_lines(models.requests_of("b")[0].messages)[1]
     assert len([e for e in store.events if isinstance(e, HandedOff)]) == 1

@@ -101,6 +101,14 @@ class Waits:
         (lambda: Crew(any_(3), agents=[AGENT]), "Crew 3: name must be a string, not 3"),
         (lambda: CrewExecutor(AGENT, retry=any_(3)), r"retry must be RetryPolicy\(...\), not 3"),
         (
+            lambda: CrewExecutor(AGENT, counter=any_(len)),
+            r"counter must be an object with a method count\(text\), not <b",
+        ),
+        (lambda: CrewExecutor(AGENT, telemetry=any_("otlp")), r"telemetry must be Telemetry\(...\), not 'otlp'"),
+        (lambda: CrewExecutor(AGENT, sanitize_output=any_("no")), "sanitize_output must be true or false, not 'no'"),
+        (lambda: CrewExecutor(AGENT, clock=any_(5.0)), "clock must be a function such as time.time, not 5.0"),
+        (lambda: Agent("a", retry=any_(3)), r"Agent 'a': retry must be RetryPolicy\(...\), not 3"),
+        (
             lambda: CrewExecutor(any_([AGENT])),
             r'crew must be a Crew or an Agent, not a list; use Crew\("name", agents=\[…\]\)',
         ),
