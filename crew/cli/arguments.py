@@ -85,6 +85,7 @@ def create_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_run_parser(subparsers)
     _add_resume_parser(subparsers)
+    _add_cancel_parser(subparsers)
     _add_show_parser(subparsers)
     _add_simulate_parser(subparsers)
     return parser
@@ -113,7 +114,8 @@ def _add_run_parser(subparsers: Subparsers) -> None:
     parser.add_argument("input", nargs="?", help="the task for the crew; read from standard input if omitted")
     parser.add_argument("--agent", help="the agent that starts (default: the crew's entry)")
     parser.add_argument("--rounds", type=int, metavar="N", help="maximum number of model calls (default 200)")
-    _add_run_options(parser, store_help="save the run in this SQLite file, so that it can be resumed")
+    _add_settings(parser, store_help="save the run in this SQLite file, so that it can be resumed")
+    _add_output_options(parser)
     parser.set_defaults(function="crew.cli.run_command:run_command")
 
 
@@ -135,14 +137,29 @@ def _add_resume_parser(subparsers: Subparsers) -> None:
         help="the answer to a pause; can be repeated; PAUSE= can be omitted if only one pause is pending. "
         + ANSWERS_HELP,
     )
-    _add_run_options(parser, store_help="the SQLite file that holds the run (required)")
-    parser.set_defaults(
-        function="crew.cli.run_command:resume_command", rounds=None
-    )  # a run keeps the limits of its start
+    _add_settings(parser, store_help="the SQLite file that holds the run (required)")
+    _add_output_options(parser)
+    # A run keeps the limits of its start.
+    parser.set_defaults(function="crew.cli.run_command:resume_command", rounds=None)
 
 
-def _add_run_options(parser: argparse.ArgumentParser, *, store_help: str) -> None:
-    """Declare the options that `crew run` and `crew resume` share."""
+def _add_cancel_parser(subparsers: Subparsers) -> None:
+    """Declare the arguments of `crew cancel`."""
+    parser = subparsers.add_parser(
+        "cancel",
+        help="cancel a run that was paused, interrupted or killed",
+        description="Cancel a run that `crew run --store FILE` saved: it is finished and can't be resumed. "
+        "A process that still runs it stops at its next step.",
+        epilog="Exit codes: 0 cancelled, 1 failed, 2 wrong usage. Example: crew cancel crew.py RUN --store runs.db",
+    )
+    parser.add_argument("target", help=TARGET_HELP)
+    parser.add_argument("run_id", help="the id of the run")
+    _add_settings(parser, store_help="the SQLite file that holds the run (required)")
+    parser.set_defaults(function="crew.cli.run_command:cancel_command", rounds=None)
+
+
+def _add_settings(parser: argparse.ArgumentParser, *, store_help: str) -> None:
+    """Declare the settings of the executor."""
     parser.add_argument("--config", metavar="FILE", help="executor settings, in the format of config.yaml")
     parser.add_argument("--store", metavar="FILE", help=store_help)
     parser.add_argument(
@@ -151,6 +168,10 @@ def _add_run_options(parser: argparse.ArgumentParser, *, store_help: str) -> Non
     parser.add_argument(
         "--history", metavar="POLICY", help="history policy, such as head_tail or rolling:limit=40 (default rolling)"
     )
+
+
+def _add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that `crew run` and `crew resume` share."""
     parser.add_argument("--quiet", action="store_true", help="print only the answer")
     parser.add_argument("--stream", action="store_true", help="print the reply while the model generates it")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""`crew run` and `crew resume`: run a crew, print its events, and ask the user where it pauses."""
+"""`crew run`, `crew resume` and `crew cancel`: run a crew, print its events, and ask the user where it pauses."""
 
 from __future__ import annotations
 
@@ -52,15 +52,38 @@ def run_command(args: argparse.Namespace) -> int:
 
 def resume_command(args: argparse.Namespace) -> int:
     """Resume a run and return the exit code."""
+    _check_store_exists(args)
+    pauses = _load_pauses(args)
+    answers = _parse_answers(args, pauses)
+    return _run_and_report(args, lambda executor: _resume(executor, args, pauses, answers))
+
+
+def cancel_command(args: argparse.Namespace) -> int:
+    """Cancel a run and return the exit code."""
+    _check_store_exists(args)
+    crew = load_crew(args.target)
+    store = _open_store(args.store)
+
+    try:
+        run_until_signalled(_cancel(_build_executor(crew, args, store, None), args.run_id))
+    finally:
+        store.close()
+
+    print(f"crew: run {args.run_id} is cancelled", file=sys.stderr)
+    return 0
+
+
+async def _cancel(executor: CrewExecutor, run_id: str) -> None:
+    async with executor:
+        await executor.cancel(run_id)
+
+
+def _check_store_exists(args: argparse.Namespace) -> None:
     if args.store is None:
         raise DefinitionError("--store", "required: the SQLite file that holds the run")
 
     if not Path(args.store).is_file():
         raise DefinitionError("--store", f"no such file: {args.store!r}; pass the SQLite file that holds the run")
-
-    pauses = _load_pauses(args)
-    answers = _parse_answers(args, pauses)
-    return _run_and_report(args, lambda executor: _resume(executor, args, pauses, answers))
 
 
 def _resume(

@@ -105,6 +105,22 @@ def test_another_process_resumes_a_stored_run(crews: Path, tmp_path: Path, capsy
     assert "has no unfinished run" in capsys.readouterr().err
 
 
+def test_a_stored_run_is_cancelled(crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is finished: its call gets an answer, the tool does not run, and the run can't be resumed."""
+    store = str(tmp_path / "runs.db")
+    assert main(["run", f"{crews}:second", "pay", "--store", store, "--json"]) == 3
+    run_id = json.loads(capsys.readouterr().out)["run_id"]
+    assert main(["cancel", f"{crews}:second", run_id, "--store", store]) == 0
+    assert capsys.readouterr().err.endswith(f"crew: run {run_id} is cancelled\n")
+
+    for command in ("cancel", "resume"):
+        assert main([command, f"{crews}:second", run_id, "--store", store]) == 2
+        assert "has already finished" in capsys.readouterr().err
+
+    assert main(["cancel", f"{crews}:second", run_id]) == 2
+    assert "--store: required" in capsys.readouterr().err
+
+
 def test_resume_lists_the_pending_pauses(crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An answer to an unknown pause is rejected, and the run is unchanged."""
     store = str(tmp_path / "runs.db")
