@@ -139,13 +139,21 @@ class CrewExecutor:
             self._pool.check(summarizer)
 
     @classmethod
-    def from_config(cls, path: str | Path, crew: str | Crew | Agent, **changes: Any) -> Self:
+    def from_config(
+        cls,
+        path: str | Path,
+        crew: str | Crew | Agent,
+        *,
+        allowed_modules: Sequence[str] | None = None,
+        **changes: Any,
+    ) -> Self:
         """An executor with the settings of a configuration file; `crew` is the name of a crew in it, or an object.
 
-        `changes` are arguments of the constructor; they override the file.
+        A file names tools and models to import, and importing runs code: for a file that others wrote, list the
+        `allowed_modules`. `changes` are arguments of the constructor; they override the file.
         """
         settings = config.load(path)
-        selected = config.build_crew(settings, crew, str(path)) if isinstance(crew, str) else crew
+        selected = config.build_crew(settings, crew, str(path), allowed_modules) if isinstance(crew, str) else crew
         options = config.executor_options(settings, str(path))
 
         if settings.telemetry is not None and "telemetry" not in changes:

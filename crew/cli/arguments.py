@@ -101,6 +101,16 @@ class _PrintVersion(argparse.Action):
         parser.exit()
 
 
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", help=TARGET_HELP)
+    parser.add_argument(
+        "--allow-modules",
+        type=lambda text: [part.strip() for part in text.split(",") if part.strip()],
+        metavar="MODULE,...",
+        help="import only these modules for a configuration file: use it for files that others wrote",
+    )
+
+
 def _add_run_parser(subparsers: Subparsers) -> None:
     """Declare the arguments of `crew run`."""
     parser = subparsers.add_parser(
@@ -110,7 +120,7 @@ def _add_run_parser(subparsers: Subparsers) -> None:
         "When the crew pauses, the command asks for your answer.",
         epilog=f"{EXIT_CODES_HELP} Example: crew run examples/hello.py 'Where is order 17?'",
     )
-    parser.add_argument("target", help=TARGET_HELP)
+    _add_target(parser)
     parser.add_argument("input", nargs="?", help="the task for the crew; read from standard input if omitted")
     parser.add_argument("--agent", help="the agent that starts (default: the crew's entry)")
     parser.add_argument("--rounds", type=int, metavar="N", help="maximum number of model calls (default 200)")
@@ -127,7 +137,7 @@ def _add_resume_parser(subparsers: Subparsers) -> None:
         description="Resume a run that `crew run --store FILE` saved. Committed steps are not repeated.",
         epilog=f"{EXIT_CODES_HELP} Example: crew resume crew.py RUN --store runs.db --answer yes",
     )
-    parser.add_argument("target", help=TARGET_HELP)
+    _add_target(parser)
     parser.add_argument("run_id", help="the id of the run")
     parser.add_argument(
         "--answer",
@@ -189,7 +199,7 @@ def _add_show_parser(subparsers: Subparsers) -> None:
         description="Check a crew and print its graph in Mermaid, which GitHub and many editors render.",
         epilog="Example: crew show examples/demo.py > crew.mmd",
     )
-    parser.add_argument("target", help=TARGET_HELP)
+    _add_target(parser)
     parser.set_defaults(function="crew.cli.show_command:show_command")
 
 

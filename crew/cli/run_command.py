@@ -150,7 +150,7 @@ def _find_pause(option: str, run_id: str, pauses: Sequence[Pause]) -> tuple[Paus
 
 def _run_and_report(args: argparse.Namespace, start: Callable[[CrewExecutor], EventStream]) -> int:
     """Start or resume a run, print its events and its result."""
-    crew = load_crew(args.target)
+    crew = load_crew(args.target, args.allow_modules)
 
     if args.record is not None:
         _check_file("--record", args.record, "run.json")
@@ -248,6 +248,7 @@ def _print_resume_command(args: argparse.Namespace, *answers: str) -> None:
         "--config": args.config,
         "--max-messages": args.max_messages,
         "--history": args.history,
+        "--allow-modules": None if args.allow_modules is None else ",".join(args.allow_modules),
     }
     options = [str(part) for option in settings.items() if option[1] is not None for part in option]
     command = shlex.join(["crew", "resume", args.target, args.run_id, *options, *answers])

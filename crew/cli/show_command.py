@@ -12,7 +12,7 @@ from crew.cli.target import load_crew
 
 def show_command(args: argparse.Namespace) -> int:
     """Print the graph."""
-    print("\n".join(mermaid(load_crew(args.target))))
+    print("\n".join(mermaid(load_crew(args.target, args.allow_modules))))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -21,18 +21,18 @@ CONFIG_SUFFIXES = (".yaml", ".yml")
 LOADER_FILES = (__file__, importlib.__file__, "<frozen importlib")
 
 
-def load_crew(target: str) -> Crew:
-    """Load the crew; a single agent becomes a crew with one agent."""
+def load_crew(target: str, allowed_modules: Sequence[str] | None = None) -> Crew:
+    """Load the crew; a single agent becomes a crew with one agent. A configuration file imports `allowed_modules`."""
     path, _, name = target.partition(":")
 
     if path.endswith(CONFIG_SUFFIXES):
-        return _from_config(path, name)
+        return _from_config(path, name, allowed_modules)
 
     module = _import_file(Path(path)) if path.endswith(".py") else _import_module(path)
     return _select(vars(module), name, target)
 
 
-def _from_config(path: str, name: str) -> Crew:
+def _from_config(path: str, name: str, allowed_modules: Sequence[str] | None) -> Crew:
     settings = load(path)
 
     if not name and len(settings.crews) == 1:
@@ -41,7 +41,7 @@ def _from_config(path: str, name: str) -> Crew:
     if not name:
         raise DefinitionError(path, f"choose a crew with {path}:NAME. {suggest('', settings.crews)}")
 
-    return build_crew(settings, name, path)
+    return build_crew(settings, name, path, allowed_modules)
 
 
 def _import_file(path: Path) -> ModuleType:

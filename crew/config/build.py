@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,18 +29,26 @@ from crew.settings import problem_text, read_settings
 from crew.tools.tool import Tool, tool
 
 
-def build_crew(config: ConfigFile, name: str, path: str) -> Crew:
-    """Build the crew of this name. Raises `ConfigError` with all of its problems."""
+def build_crew(config: ConfigFile, name: str, path: str, allowed_modules: Sequence[str] | None = None) -> Crew:
+    """Build the crew of this name. Raises `ConfigError` with all of its problems.
+
+    Tools and models in the file are imported, which runs code. With `allowed_modules`, only these modules and their
+    submodules are imported, and the folder of the file is not searched for modules.
+    """
     if name not in config.crews:
         raise ConfigError(path, f"crews has no crew {name!r}. {suggest(name, config.crews)}")
 
     section = config.crews[name]
     problems: list[str] = []
-    folder = Path(path).resolve().parent
+    modules = _Modules(
+        folder=Path(path).resolve().parent, allowed=None if allowed_modules is None else tuple(allowed_modules)
+    )
 
-    with _importing_from(folder):
+    with modules.importing():
         agents = [
-            _build_agent(key, agent, _AgentContext(config=config, folder=folder, crew=name, agent=key, texts=problems))
+            _build_agent(
+                key, agent, _AgentContext(config=config, modules=modules, crew=name, agent=key, texts=problems)
+            )
             for key, agent in section.agents.items()
         ]
 
@@ -49,10 +57,10 @@ def build_crew(config: ConfigFile, name: str, path: str) -> Crew:
     try:
         crew = Crew(name, agents=agents, groups=groups, entry=section.entry)
     except DefinitionError as error:
-        raise ConfigError(path, [*problems, *(f"crews.{name}: {problem}" for problem in error.problems)]) from error
+        problems += (f"crews.{name}: {problem}" for problem in error.problems)
 
     if problems:
-        raise ConfigError(path, problems)
+        raise ConfigError(path, [config.hide_variables(problem) for problem in problems])
 
     return crew
 
@@ -90,10 +98,10 @@ def _build_group(name: str, section: GroupSection) -> Parallel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AgentContext:
-    """The folder of the file, and the problems of the agent that is built, each with its location in the file."""
+    """The modules that may be imported, and the problems of the agent that is built, each with its location."""
 
     config: ConfigFile
-    folder: Path
+    modules: _Modules
     crew: str
     agent: str
     texts: list[str]
@@ -147,7 +155,7 @@ def _agent_policy(section: PolicySection | None, context: _AgentContext) -> Poli
 
 def _load_tool(index: int, path: str, context: _AgentContext) -> Tool | None:
     try:
-        loaded = _import_object(path, context.folder)
+        loaded = context.modules.load(path)
 
         if isinstance(loaded, Tool):
             return loaded
@@ -167,7 +175,7 @@ def _load_model_class(key: str, path: str | None, context: _AgentContext, *place
         return None
 
     try:
-        loaded = _import_object(path, context.folder)
+        loaded = context.modules.load(path)
     except (ImportError, AttributeError, ValueError) as error:
         context.add_problem(f"{key}: can't load {path!r}: {error}. Models are written as module:name", *place)
         return None
@@ -179,35 +187,59 @@ def _load_model_class(key: str, path: str | None, context: _AgentContext, *place
     return None
 
 
-@contextmanager
-def _importing_from(folder: Path) -> Iterator[None]:
-    """Import modules next to the file, whatever the current directory is.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Modules:
+    """Imports what a file names as `module:name`."""
 
-    The folder is first on `sys.path` meanwhile, and stays last: a function may import its neighbours when it is called,
-    and no module of the program is hidden.
-    """
-    sys.path.insert(0, str(folder))
+    folder: Path
+    allowed: tuple[str, ...] | None
 
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
+    @contextmanager
+    def importing(self) -> Iterator[None]:
+        """Import modules next to the file, whatever the current directory is, unless only some modules are allowed.
 
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))
+        The folder is first on `sys.path` meanwhile, and stays last: a function may import its neighbours when it is
+        called, and no module of the program is hidden.
+        """
+        if self.allowed is not None:
+            yield
+            return
 
+        sys.path.insert(0, str(self.folder))
 
-def _import_object(path: str, folder: Path) -> object:
-    name, _, attribute = path.partition(":")
-    module = importlib.import_module(name)
-    package = name.partition(".")[0]
-    neighbours = [file for file in (folder / f"{package}.py", folder / package / "__init__.py") if file.is_file()]
-    spec = sys.modules[package].__spec__
+        try:
+            yield
+        finally:
+            sys.path.remove(str(self.folder))
 
-    if neighbours and spec is not None and spec.origin is not None and Path(spec.origin).resolve() not in neighbours:
-        raise ImportError(f"{neighbours[0]} is hidden by {spec.origin}, which was imported before; rename one of them")
+            if str(self.folder) not in sys.path:
+                sys.path.append(str(self.folder))
 
-    return getattr(module, attribute)
+    def load(self, path: str) -> object:
+        """The object; raises `ImportError`, `AttributeError` or `ValueError`."""
+        name, _, attribute = path.partition(":")
+
+        if self.allowed is not None and not any(f"{name}.".startswith(f"{prefix}.") for prefix in self.allowed):
+            listed = ", ".join(self.allowed) or "none"
+            raise ImportError(f"the module {name!r} is not allowed (allowed modules: {listed})")
+
+        module = importlib.import_module(name)
+
+        if self.allowed is None:
+            self._check_not_hidden(name)
+
+        return getattr(module, attribute)
+
+    def _check_not_hidden(self, name: str) -> None:
+        package = name.partition(".")[0]
+        files = (self.folder / f"{package}.py", self.folder / package / "__init__.py")
+        neighbours = [file for file in files if file.is_file()]
+        spec = sys.modules[package].__spec__
+
+        origin = None if spec is None else spec.origin
+
+        if neighbours and origin is not None and Path(origin).resolve() not in neighbours:
+            raise ImportError(f"{neighbours[0]} is hidden by {origin}, which was imported before; rename one of them")
 
 
 def _model_settings(values: dict[str, object], context: _AgentContext) -> ModelSettings:
@@ -228,7 +260,7 @@ def _history_policy(config: ConfigFile, path: str) -> str | Policy:
 
         return _head_tail_policy(config.execution) or "rolling"
     except DefinitionError as error:
-        raise ConfigError(path, [f"history: {problem}" for problem in error.problems]) from error
+        raise ConfigError(path, [config.hide_variables(f"history: {problem}") for problem in error.problems]) from None
 
 
 def _resolve_policy(section: PolicySection) -> Policy:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from functools import partial
 from typing import Annotated, Literal, Self
 
@@ -142,6 +143,27 @@ ModelName = Annotated[str, AfterValidator(_check_model_name)]
 RetrySection = Annotated[RetryPolicy, PlainValidator(partial(read_settings, RetryPolicy))]
 
 
+@dataclass(slots=True)
+class Variables:
+    """The environment variables that a file uses. Their values may be secret and must not be in an error."""
+
+    _names: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def add(self, name: str, value: str) -> None:
+        """Add the value of a variable; a value of less than 4 characters occurs in ordinary words."""
+        if len(value) >= 4:
+            self._names[value] = name
+
+    def hide(self, text: str) -> str:
+        """The text with each value, also one that is cut at its end, replaced by the name of its variable."""
+        for value in sorted(self._names, key=len, reverse=True):
+            # An error shows the beginning of a long value.
+            pattern = re.escape(value[:12]) + (r"[^\s'\"]*" if len(value) > 12 else "")
+            text = re.sub(pattern, f"${{{self._names[value]}}}", text)
+
+        return text
+
+
 class RouteSection(Section):
     """A signal and its target; without a target, the signal ends the run."""
 
@@ -220,10 +242,15 @@ class ConfigFile(Section):
     execution: ExecutionSection = ExecutionSection()
     crews: dict[str, CrewSection] = {}
     _locations: dict[Place, str] = PrivateAttr(default_factory=dict)
+    _variables: Variables = PrivateAttr(default_factory=Variables)
 
-    def set_locations(self, locations: dict[Place, str]) -> None:
-        """Record the file, line and column of each key and item."""
-        self._locations = locations
+    def set_source(self, locations: dict[Place, str], variables: Variables) -> None:
+        """Record the file, line and column of each key and item, and the environment variables that were read."""
+        self._locations, self._variables = locations, variables
+
+    def hide_variables(self, text: str) -> str:
+        """The text with the values of environment variables replaced by their names."""
+        return self._variables.hide(text)
 
     def location(self, *place: str | int) -> str:
         """The file, line and column of a key or item, or of the nearest enclosing one in the file, and a colon."""

@@ -10,12 +10,15 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from crew.config.file_schema import ConfigFile, Place, contradictions
+from crew.config.file_schema import ConfigFile, Place, Variables, contradictions
 from crew.errors import ConfigError
 from crew.settings import problem_text
 
 _ENVIRONMENT_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _MAX_BYTES = 1_000_000
+_MAX_VALUES = 50_000
+_MAX_DEPTH = 50
+"""A file with aliases can describe very many values in a few bytes."""
 
 
 def load(path: str | Path, environment: Mapping[str, str] | None = None) -> ConfigFile:
@@ -32,7 +35,8 @@ def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Conf
         config = ConfigFile.model_validate(values)
     except ValidationError as error:
         for found in error.errors(include_url=False):
-            reader.add_problem(found["loc"], problem_text(found))
+            written = reader.substituted.get(found["loc"])
+            reader.add_problem(found["loc"], problem_text(found if written is None else {**found, "input": written}))
 
     for place, text in contradictions(values):
         reader.add_problem(place, text)
@@ -40,7 +44,7 @@ def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Conf
     if reader.problems:
         raise ConfigError(name, [text for _, text in sorted(reader.problems)])
 
-    config.set_locations(reader.locations)
+    config.set_source(reader.locations, reader.variables)
     return config
 
 
@@ -63,6 +67,8 @@ def _parse_yaml(path: Path, name: str) -> yaml.Node | None:
         raise ConfigError(name, f"{location}invalid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise ConfigError(name, f"invalid YAML: {error}") from error
+    except RecursionError:
+        raise ConfigError(name, f"the file is nested too deeply; at most {_MAX_DEPTH} levels are accepted") from None
 
     return node
 
@@ -74,19 +80,46 @@ class _NodeReader:
         self.name, self.environment = name, environment
         self.problems: list[tuple[tuple[int, int], str]] = []
         """Each problem with its line and column."""
+        self.variables = Variables()
+        self.substituted: dict[Place, str] = {}
+        """The values with variables, as they are written in the file."""
         self._marks: dict[Place, yaml.Mark] = {}
+        self._count = 0
+        self._open: set[int] = set()
         self._loader = yaml.SafeLoader("")
 
     def read(self, node: yaml.Node, place: Place) -> object:
         self._marks.setdefault(place, node.start_mark)
+        self._count += 1
 
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, place)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, place)
 
-        if isinstance(node, yaml.SequenceNode):
+        self._check_size(node)
+        self._open.add(id(node))
+
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, place)
+
             return [self.read(item, (*place, index)) for index, item in enumerate(node.value)]
+        finally:
+            self._open.discard(id(node))
 
-        return self._scalar(node)
+    def _check_size(self, node: yaml.Node) -> None:
+        """Raise `ConfigError` for a file that grows without bound when its aliases are replaced by their values."""
+        mark = node.start_mark
+        location = f"{self.name}:{mark.line + 1}:{mark.column + 1}"
+
+        if id(node) in self._open:
+            raise ConfigError(self.name, f"{location}: an alias refers to a value that contains it")
+
+        if len(self._open) >= _MAX_DEPTH:
+            raise ConfigError(self.name, f"{location}: nested too deeply; at most {_MAX_DEPTH} levels are accepted")
+
+        if self._count > _MAX_VALUES:
+            text = f"with its aliases, the file has more than {_MAX_VALUES:,} values"
+            raise ConfigError(self.name, f"{location}: {text}; write fewer")
 
     @property
     def locations(self) -> dict[Place, str]:
@@ -103,7 +136,7 @@ class _NodeReader:
     def _add_problem_at(self, mark: yaml.Mark | None, text: str) -> None:
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
         location = f"{self.name}:{line}:{column}" if mark else self.name
-        self.problems.append(((line, column), f"{location}: {text}"))
+        self.problems.append(((line, column), f"{location}: {self.variables.hide(text)}"))
 
     def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, object]:
         values: dict[str, object] = {}
@@ -119,14 +152,15 @@ class _NodeReader:
 
         return values
 
-    def _scalar(self, node: yaml.Node) -> object:
+    def _scalar(self, node: yaml.ScalarNode, place: Place) -> object:
         text = str(node.value)
         tag = node.tag
 
         if "${" in text:
+            self.substituted[place] = text
             text = _ENVIRONMENT_REFERENCE.sub(lambda match: self._variable(match, node), text)
             # A value from the environment is parsed as if it were written in the file: 5 is a number, "5" is a string.
-            quoted = isinstance(node, yaml.ScalarNode) and node.style is not None
+            quoted = node.style is not None
             resolve: Callable[..., str] = self._loader.resolve
             tag = "tag:yaml.org,2002:str" if quoted else resolve(yaml.ScalarNode, text, (True, False))
 
@@ -142,6 +176,7 @@ class _NodeReader:
     def _variable(self, match: re.Match[str], node: yaml.Node) -> str:
         name, default = match[1], match[2]
         value = self.environment.get(name)
+        self.variables.add(name, value or "")
 
         if not value and default is not None:
             return default

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from crew.errors import RunConflict, RunExists, StoreError, UnknownRun
+from crew.errors import RunConflict, RunExists, StoreError, UnknownRun, describe
 from crew.runs.events import Event
 from crew.runs.interfaces import StoredRun
 from crew.runs.state import Finished, RunState
@@ -38,11 +39,12 @@ class SQLiteStore:
         self._lock, self._path = threading.Lock(), str(path)
 
         try:
+            _create_private(path)
             self._file = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
             self._file.execute("PRAGMA journal_mode=WAL")
             self._file.executescript(_SCHEMA)
-        except sqlite3.Error as error:
-            raise StoreError("", f"The store {str(path)!r} can't be opened: {error}.") from error
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError("", f"The store {self._path!r} can't be opened: {error}.") from error
 
     async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
         """Write the step in one transaction."""
@@ -70,7 +72,7 @@ class SQLiteStore:
                 self._write(run_id, version, events, state)
                 self._file.execute("COMMIT")
         except sqlite3.Error as error:
-            raise StoreError(run_id, f"Run {run_id!r} could not be stored: {error}.") from error
+            raise StoreError(run_id, f"Run {run_id!r} could not be stored in {self._path!r}: {error}.") from error
 
     def _write(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
         row = self._file.execute("SELECT version, messages FROM runs WHERE run_id = ?", (run_id,)).fetchone()
@@ -92,19 +94,37 @@ class SQLiteStore:
         )
 
     def _load(self, run_id: str) -> StoredRun:
+        try:
+            row, messages = self._read(run_id)
+
+            if row is None:
+                raise UnknownRun(run_id)
+
+            version, size, data = row
+            state = decode_state(data, messages)
+
+            if len(messages) != size:
+                raise StoreError(run_id, f"{size} messages were stored, but {len(messages)} are in the file.")
+
+            return StoredRun(version=version, state=state)
+        except UnknownRun:
+            raise
+        except Exception as error:  # a damaged file can hold anything
+            raise StoreError(run_id, f"Run {run_id!r} in {self._path!r} can't be loaded: {describe(error)}") from error
+
+    def _read(self, run_id: str) -> tuple[tuple[int, int, bytes] | None, list[bytes]]:
+        """The row of an unfinished run (version, number of messages, state) and its messages."""
         with self._lock:
             row = self._file.execute(
-                "SELECT version, state FROM runs WHERE run_id = ? AND NOT finished", (run_id,)
+                "SELECT version, messages, state FROM runs WHERE run_id = ? AND NOT finished", (run_id,)
             ).fetchone()
-            data = self._file.execute("SELECT message FROM messages WHERE run_id = ? ORDER BY position", (run_id,))
-            messages = [message for (message,) in data]
+            data = self._file.execute(
+                "SELECT message FROM messages WHERE run_id = ? ORDER BY position", (run_id,)
+            ).fetchall()
+            return row, [message for (message,) in data]
 
-        if row is None:
-            raise UnknownRun(run_id)
 
-        try:
-            state = decode_state(row[1], messages)
-        except StoreError as error:
-            raise StoreError(run_id, f"Run {run_id!r} in {self._path!r} can't be loaded. {error}") from error
-
-        return StoredRun(version=row[0], state=state)
+def _create_private(path: str | Path) -> None:
+    """Create the file with access for its owner only; SQLite gives its journal files the same access."""
+    if str(path) not in ("", ":memory:"):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))

@@ -130,8 +130,11 @@ async def test_closed_file_is_a_typed_error(tmp_path: Path) -> None:
         ("UPDATE runs SET state = replace(CAST(state AS TEXT), '\"version\":3', '\"version\":1')", "version 1"),
         ("UPDATE runs SET state = substr(state, 1, 50)", "not valid JSON"),
         ('UPDATE messages SET message = \'{"role": "user"}\'', "does not match version"),
+        ("DELETE FROM messages WHERE position = 1", "2 messages were stored, but 1 are in the file"),
+        ("UPDATE runs SET state = 7", "can't be loaded"),
+        ("DROP TABLE messages", "2 messages were stored, but 0"),
     ],
-    ids=["older version", "cut off", "wrong message"],
+    ids=["older version", "cut off", "wrong message", "missing message", "wrong type", "no table"],
 )
 async def test_unreadable_run_names_file_and_run(tmp_path: Path, statement: str, problem: str) -> None:
     """A run of an older version, or a damaged one, is a `StoreError` with the file, the run and the reason."""
@@ -154,6 +157,50 @@ async def test_unreadable_run_names_file_and_run(tmp_path: Path, statement: str,
     assert caught.value.run_id == "r"
     assert str(path) in str(caught.value)
     store.close()
+
+
+async def test_damaged_pages_are_a_typed_error_with_file_and_run(tmp_path: Path) -> None:
+    """Wherever the bytes are overwritten: the old state, or a `StoreError` that names the file."""
+    path = tmp_path / "runs.db"
+    agent = Agent("a", model=ScriptedProvider(call("pay"), "Paid."), tools=[tool(approval=True)(pay)])
+    store = SQLiteStore(path)
+    paused = await CrewExecutor(agent, store=store).execute("Pay. " * 2_000, run_id="r")
+    store.close()
+    whole = path.read_bytes()
+    errors: list[StoreError] = []
+    loaded = 0
+
+    for start in range(0, len(whole), 512):
+        path.write_bytes(whole[:start] + bytes(range(256)) * 2 + whole[start + 512 :])
+
+        try:
+            store = SQLiteStore(path)
+
+            try:
+                assert (await store.load("r")).state.transcript == paused.transcript
+                loaded += 1
+            finally:
+                store.close()
+        except StoreError as error:
+            errors.append(error)
+
+    assert loaded
+    assert errors
+    assert all(str(path) in str(error) or isinstance(error, UnknownRun) for error in errors)
+
+
+async def test_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    """Also its journal files; an existing file keeps its access."""
+    path = tmp_path / "runs.db"
+    store = SQLiteStore(path)
+    await CrewExecutor(Agent("a", model=ScriptedProvider("Hello.")), store=store).execute("Hi.")
+    modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    assert set(modes.values()) == {0o600}
+    assert "runs.db-wal" in modes
+    store.close()
+    path.chmod(0o640)
+    SQLiteStore(path).close()
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 def pay() -> str:
