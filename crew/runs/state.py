@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Discriminator, Field
@@ -181,6 +181,13 @@ class PendingSummary:
     last_request_agent: str = ""
     last_request_end: int = -1
     incompressible_ids: tuple[str, ...] = ()
+
+    def for_branch(self) -> PendingSummary:
+        """The same messages for a branch, whose summaries have to cover them too: it starts with the same history.
+
+        The last request was not the branch's.
+        """
+        return replace(self, evicted_since_request=(), last_request_agent="", last_request_end=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -203,7 +203,7 @@ class Replay:
             agent=branch.agent,
             views={},
             inherited_messages=len(parent.transcript),
-            pending_summary=type(parent.pending_summary)(),
+            pending_summary=parent.pending_summary.for_branch(),
         )
 
     # ------------------------------------------------------------------------------------------ summaries

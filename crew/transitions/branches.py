@@ -102,6 +102,7 @@ def start_branches(step: Step, group: Parallel, handed_over: View | None = None)
             transcript=step.transcript,
             inherited_messages=len(step.transcript),
             views={name: handed_over} if handed_over else {},
+            pending_summary=step.pending_summary.for_branch(),
             counters=RunCounters(tokens_appended=step.counters.tokens_appended),
         )
         step.emit(BranchStarted, branch=child.run_id, group=group.name)

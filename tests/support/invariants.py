@@ -9,6 +9,7 @@ from crew.message_rules import validate
 from crew.message_rules.profiles import PROFILES
 from crew.messages import AssistantMessage, message_size
 from crew.runs import Finished, RunState
+from tests.support.messages import represented_ids
 
 
 def request_violations(request: ModelRequest, limit: int | None) -> Iterator[str]:
@@ -24,6 +25,20 @@ def request_violations(request: ModelRequest, limit: int | None) -> Iterator[str
 
     for profile in PROFILES.values():
         yield from (f"{profile.name}: {violation}" for violation in validate(request.messages, profile))
+
+
+def unsummarized_ids(state: RunState) -> Iterator[str]:
+    """Messages of a run and its children that are not in its history, nor covered there, nor waiting for a summary.
+
+    Where the policy summarizes what it evicts, there are none.
+    """
+    waiting = set(state.pending_summary.message_ids)
+    kept = [*state.history.messages, *(message for message in state.transcript if message.id in waiting)]
+    covered = represented_ids(kept, state.transcript)
+    yield from (message.id for message in state.transcript if message.role != "system" and message.id not in covered)
+
+    for child in state.children.values():
+        yield from unsummarized_ids(child)
 
 
 def state_violations(state: RunState, before: RunState | None, limit: int | None) -> Iterator[str]:
