@@ -291,14 +291,14 @@ class CrewExecutor:
         repaired = repair(rename_duplicate_ids((*before, *imported, goal))[len(before) :])
         check_system_messages_fit(self.plan, (*before, *repaired.messages))
         entry = self.plan.agents.get(name)
-        counter = ESTIMATOR if entry is None else self._meter.counter_for(entry.model)
+        counter = ESTIMATOR if entry is None else self._meter.counter_for(entry, entry.model, parameters.max_tokens)
         keep = parameters.enable_token_caching
         started = RunStarted(
             run_id=id,
             messages=repaired.messages,
             tokens=tuple([count_message_tokens(message, counter, keep=keep) for message in repaired.messages]),
             repairs=repaired.changes,
-            token_budgets=self._meter.token_budgets,
+            token_budgets=self._meter.token_budgets(parameters.max_tokens),
         )
         return state, started
 

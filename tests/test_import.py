@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import pickle
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 import crew
 from crew.lazy_names import lazy_names
+from tests.wire import wire_process
 
 ROOT = Path(__file__).parent.parent
 PROBE = """
@@ -49,6 +51,13 @@ RUN = """
 from crew import Agent, CrewExecutor, ScriptedProvider
 result = CrewExecutor(Agent("greeter", model=ScriptedProvider("Hello."))).execute_sync("Hi")
 assert result.output == "Hello."
+"""
+
+CALL = """
+from crew import Agent, CrewExecutor
+from crew.providers import OpenAIChat
+model = OpenAIChat("gpt-5", base_url={url!r}, api_key="k")
+assert CrewExecutor(Agent("worker", model=model, max_input_tokens=100_000)).execute_sync("Hi " * {words}).output
 """
 
 
@@ -104,6 +113,17 @@ def test_run_loads_nothing_that_it_does_not_use() -> None:
     assert loaded.isdisjoint(HEAVY | {"crew.tools.recall_tool", "crew.simulator"})
     parts = {name for name in loaded if name.startswith(("crew.config.", "crew.providers.", "crew.store."))}
     assert parts == {"crew.providers.pool", "crew.providers.retrying", "crew.providers.scripted", "crew.store.memory"}
+
+
+def test_first_call_loads_one_sdk_and_no_tokenizer() -> None:
+    """The tables of a tokenizer take more memory than the SDK: they are loaded with the first long text."""
+    with wire_process("--responder", "echo") as server:
+        loaded = loaded_modules(CALL.format(url=server.openai_url, words=10))
+        assert {"openai", "genai_prices"} <= loaded
+        assert loaded.isdisjoint(HEAVY - SDKS - {"genai_prices"} | {"anthropic", "crew.providers.anthropic"})
+
+        if importlib.util.find_spec("rs_bpe") is not None:
+            assert "rs_bpe" in loaded_modules(CALL.format(url=server.openai_url, words=2_000))
 
 
 @pytest.mark.parametrize("path", lazy_packages(), ids=lambda path: path.parent.name)

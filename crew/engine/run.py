@@ -73,7 +73,8 @@ class ActiveRun:
 
     def token_counter(self, state: RunState) -> TokenCounter:
         """Counts the tokens of the current agent's messages."""
-        return self.meter.counter_for(self.plan.agents[state.agent].model)
+        agent = self.plan.agents[state.agent]
+        return self.meter.counter_for(agent, agent.model, state.parameters.max_tokens)
 
     async def record(self, event: InputEvent) -> None:
         """Advance the state by this event, commit it, and notify observers."""

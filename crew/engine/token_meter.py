@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from crew.agents.agent import Agent
 from crew.errors import DefinitionError
 from crew.history.token_budget import DEFAULT_WINDOW, WINDOW_THRESHOLD, TokenBudget, WindowSource
-from crew.history.tokens import ESTIMATOR, exact_counter
+from crew.history.tokens import ESTIMATOR, LongTextCounter, exact_counter, has_tokenizer, long_text_counter
 from crew.interfaces import ModelSettings, Provider, TokenCounter
 from crew.models import context_window
 from crew.transitions.plan import Plan, Toolkit, overhead_parts
@@ -35,26 +35,35 @@ class TokenMeter:
 
     plan: Plan
     counter: TokenCounter | None = None
-    _token_budgets: dict[str, tuple[TokenBudget, ...]] | None = None
+    _token_budgets: dict[bool, dict[str, tuple[TokenBudget, ...]]] = field(default_factory=dict)
 
-    def counter_for(self, model: str | Provider) -> TokenCounter:
-        """The counter for this model."""
-        return self.counter or exact_counter(*provider_and_model(model)) or ESTIMATOR
+    def counter_for(self, agent: Agent, model: str | Provider, max_tokens: int | None = None) -> TokenCounter:
+        """The counter for this model of an agent. In runs with `max_tokens` a tokenizer counts all texts."""
+        if self.counter is not None:
+            return self.counter
 
-    @property
-    def token_budgets(self) -> dict[str, tuple[TokenBudget, ...]]:
+        provider, name = provider_and_model(model)
+
+        if max_tokens is not None or not has_tokenizer(provider):
+            return exact_counter(provider, name) or ESTIMATOR
+
+        return long_text_counter(provider, name, resolve_window(agent, model)[0])
+
+    def token_budgets(self, max_tokens: int | None = None) -> dict[str, tuple[TokenBudget, ...]]:
         """For each agent the budget of its model, followed by that of its backup; computed once."""
-        if self._token_budgets is None:
-            self._token_budgets = {
+        exact = max_tokens is not None
+
+        if exact not in self._token_budgets:
+            self._token_budgets[exact] = {
                 name: tuple(
-                    _token_budget(agent, self.plan.toolkits[name], model, self.counter_for(model))
+                    _token_budget(agent, self.plan.toolkits[name], model, self.counter_for(agent, model, max_tokens))
                     for model in (agent.model, agent.backup)
                     if model is not None
                 )
                 for name, agent in self.plan.agents.items()
             }
 
-        return self._token_budgets
+        return self._token_budgets[exact]
 
 
 def _token_budget(agent: Agent, toolkit: Toolkit, model: str | Provider, counter: TokenCounter) -> TokenBudget:
@@ -69,7 +78,7 @@ def _token_budget(agent: Agent, toolkit: Toolkit, model: str | Provider, counter
         overhead_tokens=overhead,
         overhead_counted=overhead,
         reply_reserve=_reply_reserve(agent.settings, provider, window, source),
-        counts_exactly=counter is not ESTIMATOR,
+        counts_exactly=counter is not ESTIMATOR and not isinstance(counter, LongTextCounter),
     )
 
 

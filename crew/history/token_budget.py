@@ -31,7 +31,7 @@ class TokenBudget:
     overhead_tokens   the tokens of instructions and tools, corrected by bills.
     overhead_counted  the same as counted before the first bill.
     reply_reserve     the part of the window that is reserved for the reply.
-    counts_exactly    whether a tokenizer counts the tokens; else they are estimated.
+    counts_exactly    whether a tokenizer counts all texts; else all, or the short ones, are estimated.
     """
 
     model: str = ""

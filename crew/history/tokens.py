@@ -14,6 +14,9 @@ TOKENS_PER_MESSAGE = 4
 TOKENS_PER_CALL = 2
 TOKENS_PER_IMAGE = 800
 
+# A text with more characters than this share of the window (in tokens) is long: at four characters a token, 1 % of it.
+_WINDOW_PER_LONG_TEXT = 25
+
 # Longer texts are estimated from samples of their beginning, middle and end.
 _SAMPLE = 4_500
 
@@ -84,7 +87,7 @@ ESTIMATOR = EstimatingCounter()
 @lru_cache(maxsize=8)
 def exact_counter(provider: str, model: str) -> TokenCounter | None:
     """The tokenizer of this model if the extra `tokens` is installed, else None. It works offline."""
-    if provider not in ("openai", "openai-responses") or find_spec("rs_bpe") is None:
+    if not has_tokenizer(provider):
         return None
 
     from rs_bpe.bpe import openai
@@ -92,6 +95,35 @@ def exact_counter(provider: str, model: str) -> TokenCounter | None:
     uses_cl100k = model.startswith(("gpt-3.5", "gpt-4-", "text-")) or model == "gpt-4"
     counter: TokenCounter = openai.cl100k_base() if uses_cl100k else openai.o200k_base()
     return counter
+
+
+@lru_cache(maxsize=8)
+def has_tokenizer(provider: str) -> bool:
+    """Whether `exact_counter` has a tokenizer for this provider's models; does not load it."""
+    return provider in ("openai", "openai-responses") and find_spec("rs_bpe") is not None
+
+
+class LongTextCounter:
+    """Counts long texts with a model's tokenizer, and estimates short ones.
+
+    The tables of a tokenizer take up to 66 MB. Most crews never need them: each bill replaces the counts of messages
+    that were sent, so that an error of a quarter in a short text is small and soon corrected.
+    """
+
+    def __init__(self, provider: str, model: str, min_chars: int) -> None:
+        self._provider, self._model, self._min_chars = provider, model, min_chars
+
+    def count(self, text: str) -> int:
+        if len(text) < self._min_chars:
+            return estimate_tokens(text)
+
+        return (exact_counter(self._provider, self._model) or ESTIMATOR).count(text)
+
+
+@lru_cache(maxsize=64)
+def long_text_counter(provider: str, model: str, window: int) -> TokenCounter:
+    """A counter that loads the tokenizer with the first text of about 1 % of the window."""
+    return LongTextCounter(provider, model, min_chars=window // _WINDOW_PER_LONG_TEXT)
 
 
 def count_message_tokens(message: Message, counter: TokenCounter = ESTIMATOR, *, keep: bool = True) -> int:

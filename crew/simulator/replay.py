@@ -54,7 +54,7 @@ class Replay:
             agent=recording.agents[0],
             limits=NO_LIMITS,
             parameters=self.parameters,
-            token_budgets=TokenMeter(plan=self.plan).token_budgets,
+            token_budgets=TokenMeter(plan=self.plan).token_budgets(),
         )
         self._replay(state, recording)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, CrewExecutor, ScriptedProvider, tool
+from crew import Agent, CrewExecutor, RequestParameters, ScriptedProvider, tool
 from crew.agents import Crew
+from crew.engine.token_meter import TokenMeter
 from crew.history import estimate_tokens, exact_counter
 from crew.interfaces import ModelReply, ModelRequest
 from crew.messages import AssistantMessage, ToolCall, ToolMessage, Usage
@@ -61,7 +62,7 @@ def billed_by(count: Count, steps: int, **facts: Any) -> ScriptedProvider:
     return ScriptedProvider(line, **facts)
 
 
-async def errors(count: Count, kind: str, **facts: Any) -> list[float]:
+async def errors(count: Count, kind: str, *, max_tokens: int | None = None, **facts: Any) -> list[float]:
     """The relative error of the estimate of each request."""
 
     @tool
@@ -76,7 +77,9 @@ async def errors(count: Count, kind: str, **facts: Any) -> list[float]:
 
     agent = Agent("reader", instructions=TEXTS[kind][:400], model=billed_by(count, 45, **facts), tools=[read])
 
-    async with CrewExecutor(agent).execute_stream(TEXTS[kind][:200]) as stream:
+    parameters = RequestParameters(max_tokens=max_tokens)
+
+    async with CrewExecutor(agent).execute_stream(TEXTS[kind][:200], parameters=parameters) as stream:
         replies = [event.message.manifest async for event in stream if isinstance(event, Replied)]
 
     return [
@@ -116,12 +119,39 @@ async def test_estimates_follow_other_ways_of_counting(kind: str, count: Count) 
 
 
 async def test_exact_tokenizer_is_right_from_the_first_request() -> None:
-    """Only the message overhead of the service is estimated."""
+    """In runs with `max_tokens` only the message overhead of the service is estimated."""
     pytest.importorskip("rs_bpe")
     counter = exact_counter("openai", "gpt-5-mini")
     assert counter is not None
-    found = await errors(counter.count, "emoji", name="openai", model="gpt-5-mini")
+    found = await errors(counter.count, "emoji", max_tokens=100_000, name="openai", model="gpt-5-mini")
     assert max(map(abs, found)) <= 0.05
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+async def test_short_texts_are_estimated_where_a_tokenizer_exists(kind: str) -> None:
+    """Without `max_tokens` the tables of the tokenizer stay unloaded, and the errors are those of estimates."""
+    pytest.importorskip("rs_bpe")
+    counter = exact_counter("openai", "gpt-5-mini")
+    assert counter is not None
+    found = await errors(counter.count, kind, name="openai", model="gpt-5-mini")
+    assert abs(found[0]) <= 0.25
+    assert max(map(abs, found[1:])) <= 0.10
+
+
+def test_long_texts_are_counted_by_the_tokenizer() -> None:
+    """Texts of about 1 % of the window and more, whatever the window is; a shorter text is estimated."""
+    pytest.importorskip("rs_bpe")
+    counter = exact_counter("openai", "gpt-5-mini")
+    assert counter is not None
+    agent = Agent("reader", model="openai:gpt-5-mini", max_input_tokens=25_000)
+    meter = TokenMeter(plan=CrewExecutor(agent).plan)
+    long, short = (EMOJI * 100)[:1_000], (EMOJI * 100)[:999]
+    assert counter.count(long) != estimate_tokens(long)
+    assert meter.counter_for(agent, agent.model).count(long) == counter.count(long)
+    assert meter.counter_for(agent, agent.model).count(short) == estimate_tokens(short)
+    assert meter.counter_for(agent, agent.model, max_tokens=9_000).count(short) == counter.count(short)
+    assert not meter.token_budgets()["reader"][0].counts_exactly
+    assert meter.token_budgets(max_tokens=9_000)["reader"][0].counts_exactly
 
 
 async def test_two_models_with_different_counts_share_a_history() -> None:
