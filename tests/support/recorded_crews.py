@@ -149,7 +149,7 @@ def recorded_crew(name: TranscriptName, answers: RecordedAnswers, model: Any) ->
         case "research":
             areas = [agent(area, tools=[fetch]) for area in ("markets", "patents", "regulation")]
             panel = Parallel("panel", branches=areas, then="editor")
-            lead = agent("lead", routes=[Route("[GO]", to=panel)])
+            lead = agent("lead", routes=[Route("[GO]", to=panel, match="anywhere")])
             editor = agent("editor", routes=[Route("[AGAIN]", to=panel), Route("[DONE]", to=None)])
             return Crew(name, agents=[lead, *areas, editor], groups=[panel])
 
