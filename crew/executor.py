@@ -21,7 +21,7 @@ from crew.engine.run import ActiveRun
 from crew.engine.stream import EventStream, Publish, run_sync
 from crew.engine.token_meter import TokenMeter, check_windows
 from crew.errors import InvalidInput, Violation, suggest
-from crew.history.policies.chain import split_stages
+from crew.history.policies.chain import default_bounded_policy, split_stages
 from crew.history.policies.lookup import PolicySpec, resolve_policy
 from crew.history.tokens import ESTIMATOR, count_message_tokens
 from crew.interfaces import Provider, RetryPolicy, TokenCounter
@@ -35,6 +35,7 @@ from crew.runs.result import RunResult
 from crew.runs.state import RunState
 from crew.secrets.registry import ExecutorSecrets
 from crew.secrets.scrubbing import scrub_value
+from crew.settings import Place, settings_located_by
 from crew.store.memory import MemoryStore
 from crew.telemetry.executor_telemetry import ExecutorTelemetry, Telemetry
 from crew.telemetry.metrics import MetricValue
@@ -42,6 +43,7 @@ from crew.telemetry.setup import current_telemetry, telemetry_from_settings
 from crew.transitions.plan import check_system_messages_fit, check_view_policies, compile_plan, resolve_budget
 from crew.transitions.result import continue_from
 from crew.transitions.resume import check_crew
+from crew.transitions.setting_conflicts import warn_of_conflicts
 from crew.validation.executor_arguments import answers_as_dict, check_answers, check_arguments, check_parameters
 from crew.validation.validator import InputValidator
 
@@ -108,17 +110,24 @@ class CrewExecutor:
         shared, views = split_stages(policy)
         budget = resolve_budget(crew, shared, max_messages_per_request, prune_to)
         self.plan = compile_plan(
-            crew, shared, budget, views, max_input_tokens=max_input_tokens, sanitize_output=sanitize_output
+            crew,
+            shared,
+            budget,
+            views,
+            max_input_tokens=max_input_tokens,
+            sanitize_output=sanitize_output,
+            default_bounded=default_bounded_policy(policy),
         )
         check_view_policies(self.plan)
         check_windows(self.plan)
+        self._parameters = parameters or RequestParameters()
+        warn_of_conflicts(self.plan, views, max_messages_per_request, prune_to, self._parameters)
         self._meter = TokenMeter(plan=self.plan, counter=counter)
         self._limits = limits or Limits()
         self._store: RunStore = store if store is not None else MemoryStore()
         self._commits_immediately = commits_immediately(self._store)
         self._validator = validator or InputValidator()
         self._observers = tuple(observers)
-        self._parameters = parameters or RequestParameters()
         self._clock = clock
         self._pool = ProviderPool(retry)
         self._active_runs = ActiveRuns(connections=self._pool)
@@ -159,7 +168,13 @@ class CrewExecutor:
         if settings.telemetry is not None and "telemetry" not in changes:
             options["telemetry"] = telemetry_from_settings(settings.telemetry)
 
-        return cls(selected, **(options | changes))
+        def locate(place: Place) -> str:
+            """The place in the file of a setting that comes from the file."""
+            outside = place[0] in changes or (place[0] == "crews" and selected is crew)
+            return "" if outside else settings.location(*place)
+
+        with settings_located_by(locate):
+            return cls(selected, **(options | changes))
 
     # ------------------------------------------------------------------------------------------ running
 

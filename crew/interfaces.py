@@ -12,7 +12,7 @@ from pydantic import Discriminator
 from crew.errors import DefinitionError, abbreviate
 from crew.messages import HasCache, Message, ProviderData, ToolCall, Usage
 from crew.settings import (
-    Accepts,
+    LimitOrDefault,
     NonNegativeInt,
     NonNegativeNumber,
     PositiveInt,
@@ -285,7 +285,7 @@ class PolicyOptions:
     insert_marker  put a marker in place of the messages that the policy hides. View only.
     """
 
-    limit: Annotated[PositiveInt | Literal["default"] | None, Accepts("a positive integer such as 50")] = "default"
+    limit: LimitOrDefault = "default"
     prune_to: PositiveInt | None = None
     stage: Literal["history", "view"] = "history"
     eager: bool = False

@@ -20,7 +20,11 @@ history policies.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from functools import cache
 from types import NoneType, UnionType
@@ -81,6 +85,9 @@ def _http_url(value: str) -> str:
 
 PositiveInt = Annotated[int, Field(ge=1), Accepts("a positive integer")]
 MessageLimit = Annotated[int, Field(ge=1), Accepts("a positive integer such as 50")]
+LimitOrDefault = Annotated[
+    Annotated[int, Field(ge=1)] | Literal["default"] | None, Accepts("a positive integer such as 50, or None")
+]
 NonNegativeInt = Annotated[int, Field(ge=0), Accepts("0 or a positive integer")]
 NonNegativeNumber = Annotated[float, Field(ge=0), Accepts("0 or a positive number")]
 Seconds = Annotated[float, Field(gt=0), Accepts("a number of seconds above 0")]
@@ -282,3 +289,41 @@ def _with_off(model: type[BaseModel], value: object) -> object:
         name: "off" if item is False and name in fields and "off" in get_args(fields[name].annotation) else item
         for name, item in value.items()
     }
+
+
+# ------------------------------------------------------------------------------------------ warnings
+
+Place = tuple[str | int, ...]
+"""The keys and indexes that lead to a value in a configuration file."""
+
+_locate: ContextVar[Callable[[Place], str]] = ContextVar("locate", default=lambda place: "")
+
+
+@contextmanager
+def settings_located_by(locate: Callable[[Place], str]) -> Iterator[None]:
+    """Meanwhile, warnings about settings start with what `locate` returns for their place: file, line and column."""
+    token = _locate.set(locate)
+
+    try:
+        yield
+    finally:
+        _locate.reset(token)
+
+
+def warn_about(text: str, *place: str | int) -> None:
+    """Warn about a setting at the line outside Crew that led here; `place` is its place in a configuration file."""
+    frame = sys._getframe()
+
+    # The generated __init__ of a dataclass has the globals of the module that defines the class.
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "crew":
+        frame = frame.f_back
+
+    names = frame.f_globals
+    warnings.warn_explicit(
+        f"{_locate.get()(place)}{text}",
+        UserWarning,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=str(names.get("__name__", "")),
+        registry=names.setdefault("__warningregistry__", {}),
+    )

@@ -25,7 +25,7 @@ from crew.config.file_schema import (
 from crew.errors import ConfigError, DefinitionError, abbreviate, suggest
 from crew.history.policies.lookup import create_policy, resolve_policy
 from crew.interfaces import ModelSettings, Policy
-from crew.settings import problem_text, read_settings
+from crew.settings import problem_text, read_settings, settings_located_by
 from crew.tools.tool import Tool, tool
 
 
@@ -108,8 +108,11 @@ class _AgentContext:
 
     def add_problem(self, text: str, *place: str | int) -> None:
         """Add a problem at a place below the agent."""
-        location = self.config.location("crews", self.crew, "agents", self.agent, *place)
-        self.texts.append(f"{location}agent {self.agent!r}: {text}")
+        self.texts.append(f"{self.location(*place)}agent {self.agent!r}: {text}")
+
+    def location(self, *place: str | int) -> str:
+        """The location of a place below the agent."""
+        return self.config.location("crews", self.crew, "agents", self.agent, *place)
 
 
 def _build_agent(name: str, section: AgentSection, context: _AgentContext) -> Agent:
@@ -145,7 +148,8 @@ def _build_handoff(index: int, section: HandoffSection, context: _AgentContext) 
 
 def _agent_policy(section: PolicySection | None, context: _AgentContext) -> Policy | None:
     try:
-        return None if section is None else _resolve_policy(section)
+        with settings_located_by(lambda place: context.location("history", *place)):
+            return None if section is None else _resolve_policy(section)
     except DefinitionError as error:
         for problem in error.problems:
             context.add_problem(f"history: {problem}", "history")
@@ -255,10 +259,11 @@ def _model_settings(values: dict[str, object], context: _AgentContext) -> ModelS
 def _history_policy(config: ConfigFile, path: str) -> str | Policy:
     """The policy under `history`, else the one that `execution` describes, else the default."""
     try:
-        if config.history is not None:
-            return _resolve_policy(config.history)
+        with settings_located_by(lambda place: config.location("history", *place)):
+            if config.history is not None:
+                return _resolve_policy(config.history)
 
-        return _head_tail_policy(config.execution) or "rolling"
+            return _head_tail_policy(config.execution) or "rolling"
     except DefinitionError as error:
         raise ConfigError(path, [config.hide_variables(f"history: {problem}") for problem in error.problems]) from None
 

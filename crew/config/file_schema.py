@@ -38,6 +38,7 @@ from crew.settings import (
     Accepts,
     MessageLimit,
     NonNegativeInt,
+    Place,
     PositiveInt,
     Seconds,
     in_plain_words,
@@ -47,9 +48,6 @@ from crew.settings import (
 )
 from crew.telemetry.setup import TelemetrySettings
 from crew.validation.validator import InputValidator
-
-Place = tuple[str | int, ...]
-"""The keys and indexes that lead to a value in the file."""
 
 
 class Section(BaseModel):
@@ -254,6 +252,9 @@ class ConfigFile(Section):
 
     def location(self, *place: str | int) -> str:
         """The file, line and column of a key or item, or of the nearest enclosing one in the file, and a colon."""
+        if place[:1] == ("history",) and place[:1] not in self._locations:
+            place = ("execution", "conversation", *place[1:])
+
         while place and place not in self._locations:
             place = place[:-1]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from crew.config.file_schema import ConfigFile, Place, Variables, contradictions
+from crew.config.file_schema import ConfigFile, Variables, contradictions
 from crew.errors import ConfigError
-from crew.settings import problem_text
+from crew.settings import Place, problem_text
 
 _ENVIRONMENT_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _MAX_BYTES = 1_000_000

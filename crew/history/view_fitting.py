@@ -71,7 +71,7 @@ class ViewFitter:
         self.prunings: list[Pruning] = []
         self._overhead_parts = overhead_parts
         self._measure()
-        self.tokens_before_fitting = self.tokens
+        self.size_before_fitting, self.tokens_before_fitting = self.size, self.tokens
 
     def _measure(self) -> None:
         self.content = RequestView.of(self.history, self.view)
@@ -305,8 +305,9 @@ def _apply_policy(view_policy: ViewPolicy, fitter: ViewFitter) -> None:
     size, tokens = fitter.beside_groups()
     limit, exceeded = options.explicit_limit, _exceeded_limit(view_policy, fitter)
     target = options.prune_to or max(1, (limit or 0) // 2)
-    budget = HistoryBudget(limit=limit, prune_to=target, window=fitter.token_budget.window, overhead_tokens=tokens)
-    bound = limit - size if limit is not None else sum(g.size for g in groups)
+    # A marker counts in the limit, and is not among the groups.
+    bound = None if limit is None else limit - size
+    budget = HistoryBudget(limit=bound, prune_to=target, window=fitter.token_budget.window, overhead_tokens=tokens)
     decision = enforce_bounds(groups, call_policy(policy, groups, budget), bound)
 
     if decision.evicted:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -142,11 +141,7 @@ def _plan(spec: PolicySpec, recording: Recording, crew: Crew | Agent | None, fix
 
     shared, views = split_stages(resolve_policy(spec))
 
-    with warnings.catch_warnings():
-        # A policy that defeats prompt caching is worth simulating: its cost shows why.
-        warnings.simplefilter("ignore")
-        plan = compile_plan(members, shared, resolve_budget(members, shared, None, None), views)
-
+    plan = compile_plan(members, shared, resolve_budget(members, shared, None, None), views)
     # The recording says which agent replies next, so calls must not hand control over.
     kits = {name: replace(kit, handoffs={}, agents={}) for name, kit in plan.toolkits.items()}
 

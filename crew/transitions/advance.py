@@ -26,6 +26,7 @@ from crew.runs.events import (
     TooLong,
     ToolReturned,
     ToolsStarted,
+    Warned,
 )
 from crew.runs.state import (
     CallStatus,
@@ -43,6 +44,7 @@ from crew.transitions.compaction import on_summarised
 from crew.transitions.plan import Plan
 from crew.transitions.replies import on_fell_back, on_replied, on_too_long
 from crew.transitions.resume import on_resumed
+from crew.transitions.setting_conflicts import parameter_conflicts, window_conflicts
 from crew.transitions.step import Step
 from crew.transitions.tool_calls import on_child_changed, on_tool_returned
 
@@ -148,6 +150,7 @@ def _on_run_started(step: Step, event: RunStarted) -> None:
         step.emit(HistoryRepaired, changes=event.repairs)
 
     step.token_budgets = carry_over_budgets(event.token_budgets, step.token_budgets)
+    _warn_of_conflicts(step)
     step.append_input(event.messages, event.tokens)
     group = step.plan.groups.get(step.agent)
 
@@ -157,6 +160,14 @@ def _on_run_started(step: Step, event: RunStarted) -> None:
 
     step.emit(AgentStarted)
     ask_model_next(step)
+
+
+def _warn_of_conflicts(step: Step) -> None:
+    budgets = {name: budgets[0] for name, budgets in step.token_budgets.items() if budgets}
+    texts = [conflict.text for conflict in parameter_conflicts(step.plan, step.parameters)]
+
+    for text in (*texts, *window_conflicts(step.plan, step.parameters, budgets)):
+        step.emit(Warned, text=text)
 
 
 def _on_run_failed(step: Step, event: RunFailed) -> None:

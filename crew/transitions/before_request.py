@@ -154,14 +154,22 @@ def _known_cost(counters: RunCounters) -> float:
 
 
 def _warn(step: Step, fitter: ViewFitter) -> None:
-    """Warn of limits that are nearly reached, each once a run: a history that is pruned in blocks fills up again."""
-    parameters = step.parameters
+    """Warn of limits that are nearly reached, each once a run: a history that is pruned in blocks fills up again.
+
+    The limits of a view are those of one agent: after a handoff, the view of the receiving agent may be nearly full.
+    """
+    parameters, agent = step.parameters, fitter.agent
     sizes = (
         *((f"limits.{name}", value, limit) for name, value, limit in _limit_usage(step)),
+        ("limits.handoffs", step.counters.handoffs, step.limits.handoffs),
         ("max_messages_per_request", step.history.size, step.plan.budget.limit),
-        ("max_history_size", fitter.size, parameters.max_history_size),
-        ("max_tokens", fitter.tokens, parameters.max_tokens),
-        (f"window of {fitter.agent}", fitter.tokens_before_fitting, fitter.token_budget.window),
+        (f"max_history_size of {agent}", fitter.size_before_fitting, parameters.max_history_size),
+        (f"max_tokens of {agent}", fitter.tokens_before_fitting, parameters.max_tokens),
+        (f"window of {agent}", fitter.tokens_before_fitting, fitter.token_budget.window),
+        *(
+            (f"policy {policy.policy.name} of {agent}", fitter.size_before_fitting, policy.options.explicit_limit)
+            for policy in step.plan.view_policies.get(agent, ())
+        ),
     )
 
     for name, value, limit in sizes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +12,6 @@ from crew.errors import ContextOverflow, DefinitionError
 from crew.history.policies.chain import chain_members
 from crew.history.policies.lookup import resolve_policy
 from crew.history.policies.rolling import Rolling
-from crew.history.policies.summarizing import Summarize
 from crew.history.token_budget import DEFAULT_WINDOW, TokenBudget
 from crew.history.tokens import ESTIMATOR, estimate_tokens
 from crew.history.view_fitting import ViewPolicy
@@ -43,7 +41,11 @@ class Toolkit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
-    """A crew that is ready to run under one history policy. `min_messages` is the mandatory part of a step."""
+    """A crew that is ready to run under one history policy.
+
+    `min_messages` is the mandatory part of a step. `default_bounded` is a policy that counts tokens, if the history is
+    bounded without a limit that was chosen for it.
+    """
 
     crew: Crew
     agents: Mapping[str, Agent]
@@ -56,6 +58,7 @@ class Plan:
     min_messages: int
     view_policies: Mapping[str, tuple[ViewPolicy, ...]] = field(default_factory=dict)
     sanitize_output: bool = False
+    default_bounded: Policy | None = None
 
     def output_text(self, agent: str, text: str) -> str:
         """An agent's output, sanitized where the agent or the executor asks for it."""
@@ -71,6 +74,7 @@ def compile_plan(
     *,
     max_input_tokens: int | None = None,
     sanitize_output: bool = False,
+    default_bounded: Policy | None = None,
 ) -> Plan:
     """Compile a crew; the policies `everywhere` prune each agent's view before the agent's policies do."""
     groups = {group.name: group for group in crew.groups}
@@ -93,6 +97,7 @@ def compile_plan(
         min_messages=_min_messages(crew, options),
         view_policies=views,
         sanitize_output=sanitize_output,
+        default_bounded=default_bounded,
     )
 
 
@@ -222,6 +227,10 @@ def resolve_budget(crew: Crew, policy: Policy, limit: int | None, prune_to: int 
 
     bound = own if limit is None else limit
 
+    if bound is None and prune_to is not None:
+        text = f"prune_to={prune_to} contradicts the policy {policy.name!r}, which has no bound"
+        raise DefinitionError("CrewExecutor", text)
+
     if bound is None:
         return HistoryBudget(limit=None)
 
@@ -241,20 +250,13 @@ def resolve_budget(crew: Crew, policy: Policy, limit: int | None, prune_to: int 
             "CrewExecutor", f"prune_to must be at most max_messages_per_request={bound}, not {target}"
         )
 
-    if prune_to is not None and target > 0.8 * bound and bound > 4:
-        warnings.warn(
-            f"prune_to={target} is above 0.8 of max_messages_per_request={bound}: the front of the requests will move "
-            "often, which defeats prompt caching. Half of the limit is a good value.",
-            stacklevel=4,
-        )
-
     return HistoryBudget(limit=bound, prune_to=target)
 
 
 def _asks_for_more_than(policy: Policy, limit: int) -> bool:
-    """Whether the policy sets a larger limit; the 50 of `rolling` and `summarize` is only a default."""
+    """Whether the policy sets a larger limit; the 50 of `rolling` is only a default."""
     own = policy_options(policy).explicit_limit
-    return own is not None and own > limit and not (isinstance(policy, Rolling | Summarize) and own == Rolling().limit)
+    return own is not None and own > limit and not (isinstance(policy, Rolling) and own == Rolling().limit)
 
 
 def check_view_policies(plan: Plan) -> None:
@@ -264,6 +266,7 @@ def check_view_policies(plan: Plan) -> None:
     for name, policies in plan.view_policies.items():
         for policy in policies:
             limit, title = policy.options.explicit_limit, f"agent {name!r}: the policy {policy.policy.name!r}"
+            target = policy.options.prune_to
 
             if policy.options.summarizes:
                 problems.append(
@@ -272,6 +275,10 @@ def check_view_policies(plan: Plan) -> None:
                 )
             elif limit is not None and limit < (needed := _messages_per_step(plan.agents[name])):
                 problems.append(f"{title} must let it see at least {needed} messages, not {limit}")
+            elif target is not None and limit is None:
+                problems.append(f"{title} has prune_to={target}, which has no effect without a limit")
+            elif target is not None and limit is not None and target > limit:
+                problems.append(f"{title}: prune_to must be at most its limit of {limit}, not {target}")
 
     if problems:
         raise DefinitionError("CrewExecutor", problems)

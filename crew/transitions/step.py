@@ -15,7 +15,7 @@ from crew.history.view_fitting import Pruning
 from crew.interfaces import HistoryBudget, HistoryEntry, PruneDecision
 from crew.messages import AssistantMessage, Message, Origin, SummaryMessage, SystemMessage, Usage, UserMessage
 from crew.runs.counters import ToolCounters
-from crew.runs.events import BaseEvent, Event, HistoryPruned, LimitReached
+from crew.runs.events import BaseEvent, Event, HistoryPruned, LimitReached, Warned
 from crew.runs.state import CallTools, Finished, Next, OpenCall, ReachedLimit, RunState, StopReason
 from crew.transitions.plan import Plan, token_budget_for
 
@@ -227,6 +227,19 @@ class Step:
             ),
             where="history",
         )
+        self._warn_of_default_bound(before)
+
+    def _warn_of_default_bound(self, size: int) -> None:
+        """Warn where the count of messages, and not the window, prunes a history whose policy counts tokens."""
+        policy, limit = self.plan.default_bounded, self.plan.budget.limit
+
+        if policy is not None and limit is not None and size > limit and self.warn_once("limit of a token policy"):
+            self.emit(
+                Warned,
+                text=f"The history was pruned at {limit} messages (max_messages_per_request), not by the window that "
+                f"{policy.name!r} watches. Write limit: null in the policy, in Python {type(policy).__name__}"
+                "(limit=None), to prune by the window alone, or a number to choose the limit.",
+            )
 
     def emit_pruned(self, pruning: Pruning, *, where: Literal["history", "view"]) -> None:
         """Report and count what left the history or a view."""

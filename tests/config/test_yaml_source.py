@@ -481,9 +481,9 @@ async def test_a_file_names_the_model_of_the_summarizer(tmp_path: Path) -> None:
 
 def test_a_file_describes_the_request_parameters(tmp_path: Path) -> None:
     """Limits and compression; options that a strategy does not have are refused."""
-    text = "parameters: {max_history_size: 20, max_tokens: 9000, compression_strategy: {name: last_n_messages, n: 8}}\n"
+    text = "parameters: {max_history_size: 9, max_tokens: 9000, compression_strategy: {name: last_n_messages, n: 8}}\n"
     executor = CrewExecutor.from_config(write_config(tmp_path, text + CREW), crew="support")
-    wanted = RequestParameters(compression_strategy=LastNMessages(8), max_history_size=20, max_tokens=9000)
+    wanted = RequestParameters(compression_strategy=LastNMessages(8), max_history_size=9, max_tokens=9000)
     assert executor._parameters == wanted
 
     for wrong in ("{name: chunked, n: 8}", "{name: chunky}", "{name: whole_history, sze: 1}"):

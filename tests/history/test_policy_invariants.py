@@ -223,6 +223,7 @@ def nothing_is_lost(result: RunResult) -> None:
             assert not {m.id for m in result.history} & set(message.covers)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # some combinations have a limit that can't take effect
 @given(policy=policies, talk=conversations, outcomes=summaries, given_parameters=parameters, systems=st.integers(0, 1))
 def test_every_policy_keeps_the_invariants(
     policy: Policy, talk: list[list[int]], outcomes: list[str], given_parameters: RequestParameters, systems: int

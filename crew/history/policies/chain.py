@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from crew.errors import DefinitionError, abbreviate
 from crew.history.eviction import call_policy, enforce_bounds
-from crew.history.policies.rolling import Rolling
+from crew.history.policies.rolling import Rolling, Unbounded
+from crew.history.policies.summarizing import Summarize
+from crew.history.policies.view_policies import Truncate
 from crew.interfaces import HistoryBudget, MessageGroup, Policy, PolicyOptions, PruneDecision, policy_options
 
 
@@ -99,7 +101,10 @@ def chain_members(policy: Policy) -> Iterator[Policy]:
 
 
 def split_stages(policy: Policy) -> tuple[Policy, tuple[Policy, ...]]:
-    """Split an executor's policy into the one that bounds the shared history and those that prune each view."""
+    """Split an executor's policy into the one that bounds the shared history and those that prune each view.
+
+    Where all of them prune views, the history has the limit of `truncate`, by default 50 messages.
+    """
     members = [(member, policy_options(member).stage) for member in chain_members(policy)]
     views = tuple(member for member, stage in members if stage == "view")
 
@@ -111,4 +116,22 @@ def split_stages(policy: Policy) -> tuple[Policy, tuple[Policy, ...]]:
     if len(rest) > 1:
         return Chain(policies=rest, name=policy.name), views
 
-    return (rest[0] if rest else Rolling()), views
+    return (rest[0] if rest else _bounding_policy(policy.name, views)), views
+
+
+def _bounding_policy(name: str, views: Sequence[Policy]) -> Policy:
+    limits = [member.limit for member in views if isinstance(member, Truncate)]
+    numbers = [limit for limit in limits if isinstance(limit, int)]
+
+    if numbers:
+        return Rolling(limit=min(numbers), name=name)
+
+    return Unbounded(name=name) if None in limits else Rolling()
+
+
+def default_bounded_policy(policy: Policy) -> Policy | None:
+    """`truncate` or `summarize`, where no limit on messages was chosen: the default bounds its history too."""
+    members = tuple(chain_members(policy))
+    found = [member for member in members if isinstance(member, Truncate | Summarize)]
+    others = any(member not in found and policy_options(member).stage == "history" for member in members)
+    return found[0] if found and not others and all(member.limit == "default" for member in found) else None

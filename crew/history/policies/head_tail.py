@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crew.history.eviction import evict, groups_size, is_summary, protect, prune_decision
 from crew.interfaces import HistoryBudget, MessageGroup, PolicyOptions, PruneDecision, Summarizer
-from crew.settings import NonNegativeInt, PositiveInt, check_settings
+from crew.settings import NonNegativeInt, PositiveInt, check_settings, warn_about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +31,14 @@ class HeadTail:
         ends = self.preserve_first_n + self.preserve_last_n
 
         if 0 < self.max_messages <= ends:
-            warnings.warn(
+            warn_about(
                 f"head_tail keeps the first {self.preserve_first_n} and the last {self.preserve_last_n} messages. That "
                 f"leaves no middle within max_messages={self.max_messages}: the limit becomes {ends}, and every "
-                "message beyond it evicts another one, which defeats prompt caching.",
-                stacklevel=3,
+                "message beyond it evicts another one, which defeats prompt caching."
             )
+
+        if self.summarizer is not None and not self.summarize_on_trim:
+            warn_about("The summarizer of head_tail has no effect without summarize_on_trim.", "summarizer")
 
     @property
     def options(self) -> PolicyOptions:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from crew.errors import DefinitionError
 from crew.history.eviction import evict, groups_size, is_summary, protect, prune_decision
-from crew.interfaces import DEFAULT_LIMIT, HistoryBudget, MessageGroup, PolicyOptions, PruneDecision, Summarizer
+from crew.interfaces import HistoryBudget, MessageGroup, PolicyOptions, PruneDecision, Summarizer
 from crew.messages import AssistantMessage, UserMessage
-from crew.settings import MessageLimit, NonNegativeInt, PositiveInt, PositiveRatio, check_settings
+from crew.settings import LimitOrDefault, NonNegativeInt, PositiveInt, PositiveRatio, check_settings
 
 MIN_BLOCK = 10
 """The fewest messages that a further checkpoint covers."""
@@ -78,13 +78,14 @@ class Summarize:
     """At `threshold` of the window, or at the limit, replaces the older messages by one summary.
 
     It keeps the first user message, the goal, the recent tail, and the newest results for the last `keep_files` files
-    that tools accessed (`@tool(touches=…)`). A new summary covers the previous one. `limit=None`: no limit on messages.
+    that tools accessed (`@tool(touches=…)`). A new summary covers the previous one. By default the limit is 50
+    messages; `limit=None`: no limit on messages.
     """
 
     threshold: PositiveRatio = 0.8
     target: PositiveRatio = 0.5
     keep_files: NonNegativeInt = 10
-    limit: MessageLimit | None = DEFAULT_LIMIT
+    limit: LimitOrDefault = "default"
     prune_to: PositiveInt | None = None
     window: PositiveInt | None = None
     summarizer: Summarizer = None

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crew.errors import DefinitionError
-from crew.history.eviction import evict, protect
+from crew.history.eviction import evict, groups_size, protect, prune_decision
 from crew.history.policies.summarizing import check_below_threshold
 from crew.history.token_budget import DEFAULT_WINDOW
 from crew.history.view import MARKER_TOKENS
 from crew.interfaces import HistoryBudget, MessageGroup, PolicyOptions, PruneDecision
 from crew.messages import OMITTED, ToolMessage, message_size
-from crew.settings import NonNegativeInt, PositiveInt, PositiveRatio, check_settings
+from crew.settings import LimitOrDefault, NonNegativeInt, PositiveInt, PositiveRatio, check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +79,13 @@ class MaskToolResults:
 class Truncate:
     """At `threshold` of the model's window, hides the oldest messages, down to `target` of it.
 
-    The first user message stays while it fits. A marker after it states how many messages are hidden.
+    The first user message stays while it fits. A marker after it states how many messages are hidden. Beyond `limit`
+    messages, it hides half of them; by default the history has at most 50. `limit=None`: no limit on messages.
     """
 
     threshold: PositiveRatio = 0.8
     target: PositiveRatio = 0.5
+    limit: LimitOrDefault = "default"
     name: str = "truncate"
 
     def __post_init__(self) -> None:
@@ -92,26 +94,29 @@ class Truncate:
 
     @property
     def options(self) -> PolicyOptions:
-        return PolicyOptions(stage="view", threshold=self.threshold, insert_marker=True)
+        return PolicyOptions(stage="view", limit=self.limit, threshold=self.threshold, insert_marker=True)
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
-        """Above the threshold, evict the oldest groups down to the target."""
+        """Above the threshold, evict the oldest groups down to the target; above the limit, to `budget.prune_to`."""
         window = budget.window or DEFAULT_WINDOW
         overhead = budget.overhead_tokens + MARKER_TOKENS
-        total = overhead + sum(g.tokens for g in history)
-
-        if total <= self.threshold * window:
-            return PruneDecision(kept=tuple(history))
-
-        target, limit = self.target * window - overhead, self.threshold * window - overhead
+        total, size = overhead + sum(g.tokens for g in history), groups_size(history)
         first = [i for i, g in enumerate(history) if g.opens_turn][:1]
-        gone = evict(protect(history, first), target=target, limit=limit, by="tokens")
+        gone: set[int] = set()
+        reason = ""
 
-        if sum(g.tokens for i, g in enumerate(history) if i not in gone) > limit:
-            gone = evict(history, target=target, limit=limit, by="tokens")
+        if budget.limit is not None and size > budget.limit:
+            # The marker counts one.
+            most = budget.limit - 1
+            gone = evict(protect(history, first), target=min(budget.prune_to, most), limit=most)
+            reason = f"{size} messages are more than the limit of {budget.limit}"
 
-        return PruneDecision(
-            kept=tuple(g for i, g in enumerate(history) if i not in gone),
-            evicted=tuple(g for i, g in enumerate(history) if i in gone),
-            reason=f"{total} tokens are more than {self.threshold:.0%} of the window of {window}",
-        )
+        if total > self.threshold * window:
+            target, limit = self.target * window - overhead, self.threshold * window - overhead
+            gone = evict(protect(history, first), gone, target=target, limit=limit, by="tokens")
+            reason = f"{total} tokens are more than {self.threshold:.0%} of the window of {window}"
+
+            if sum(g.tokens for i, g in enumerate(history) if i not in gone) > limit:
+                gone = evict(history, gone, target=target, limit=limit, by="tokens")
+
+        return prune_decision(history, gone, reason)
