@@ -132,20 +132,22 @@ class CrewExecutor:
         self._pool = ProviderPool(retry)
         self._active_runs = ActiveRuns(connections=self._pool)
         self._telemetry = telemetry
-        summarizer = self.plan.options.summarizer
         models = [model for agent in self.plan.agents.values() for model in (agent.model, agent.backup)]
-        self._secrets = ExecutorSecrets(secrets, [*models, summarizer])
+        self._secrets = ExecutorSecrets(secrets, [*models, self.plan.options.summarizer])
         self._providers = _RequestProviders(self._pool, self._secrets)
         self._executor_telemetry = ExecutorTelemetry(crew, self.plan.budget.limit, clock, self._current_telemetry)
+        self._check_models()
 
+    def _check_models(self) -> None:
+        """Raise `DefinitionError` for a model that is unknown, or that does not accept its settings."""
         for agent in self.plan.agents.values():
             self._pool.check(agent.model, agent.settings, agent.retry)
 
             if agent.backup is not None:
                 self._pool.check(agent.backup, agent.settings, agent.retry)
 
-        if isinstance(summarizer, str):
-            self._pool.check(summarizer)
+        if isinstance(self.plan.options.summarizer, str):
+            self._pool.check(self.plan.options.summarizer)
 
     @classmethod
     def from_config(
