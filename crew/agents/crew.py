@@ -22,19 +22,24 @@ HANDOFF_MODES = get_args(HandoffMode)
 
 Node = Agent | Parallel
 
+GraphProblem = tuple[str, str]
+"""The name of the agent or group that has the problem, or "" for the crew itself; and the text, which names it too."""
 
-def graph_problems(agents: Sequence[Agent], groups: Sequence[Parallel], entry: Node | str | None) -> Iterator[str]:
+
+def graph_problems(
+    agents: Sequence[Agent], groups: Sequence[Parallel], entry: Node | str | None
+) -> Iterator[GraphProblem]:
     """All problems of a crew's graph."""
     if wrong_lists := [*_wrong_lists(agents, groups, entry)]:
-        yield from wrong_lists
+        yield from (("", problem) for problem in wrong_lists)
         return
 
     if not agents:
-        yield "agents is empty; a crew needs at least one agent"
+        yield "", "agents is empty; a crew needs at least one agent"
         return
 
     if wrong_types := [*_wrong_types(agents, groups)]:
-        yield from wrong_types
+        yield from (("", problem) for problem in wrong_types)
         return
 
     yield from _name_problems(agents, groups)
@@ -86,25 +91,25 @@ def _agents_used_as_tools(agents: Sequence[Agent]) -> Iterator[Agent]:
         yield from _agents_used_as_tools(called)
 
 
-def _tool_agent_name_problems(agents: Sequence[Agent], nodes: dict[str, Node]) -> Iterator[str]:
+def _tool_agent_name_problems(agents: Sequence[Agent], nodes: dict[str, Node]) -> Iterator[GraphProblem]:
     """Agents are looked up by name, so an agent used as a tool needs a unique one too."""
     for name, times in Counter(agent.name for agent in agents).items():
         if not NODE_NAME.fullmatch(name):
-            yield f"the name {name!r} must be 1–128 of A–Z a–z 0–9 _ -"
+            yield name, f"the name {name!r} must be 1–128 of A–Z a–z 0–9 _ -"
 
         if times > 1 or name in nodes:
-            yield f"the name {name!r} of an agent used as a tool is already taken; names must be unique"
+            yield name, f"the name {name!r} of an agent used as a tool is already taken; names must be unique"
 
 
-def _name_problems(agents: Sequence[Agent], groups: Sequence[Parallel]) -> Iterator[str]:
+def _name_problems(agents: Sequence[Agent], groups: Sequence[Parallel]) -> Iterator[GraphProblem]:
     names = [agent.name for agent in agents] + [group.name for group in groups]
 
     for name, times in Counter(names).items():
         if not NODE_NAME.fullmatch(name):
-            yield f"the name {name!r} must be 1–128 of A–Z a–z 0–9 _ -"
+            yield name, f"the name {name!r} must be 1–128 of A–Z a–z 0–9 _ -"
 
         if times > 1:
-            yield f"the name {name!r} is used {times} times; names of agents and groups must be unique"
+            yield name, f"the name {name!r} is used {times} times; names of agents and groups must be unique"
 
 
 def outgoing_edges(node: Node) -> Iterator[tuple[str, Node | str]]:
@@ -119,13 +124,16 @@ def outgoing_edges(node: Node) -> Iterator[tuple[str, Node | str]]:
         yield "then", node.then
 
 
-def _reference_problems(members: Sequence[Node], nodes: dict[str, Node], entry: Node | str | None) -> Iterator[str]:
+def _reference_problems(
+    members: Sequence[Node], nodes: dict[str, Node], entry: Node | str | None
+) -> Iterator[GraphProblem]:
     if entry is not None:
-        yield from _reference_problem("the entry", entry, nodes)
+        yield from (("", problem) for problem in _reference_problem("the entry", entry, nodes))
 
     for node in members:
         for edge, target in outgoing_edges(node):
-            yield from _reference_problem(f"{edge} of {node.name!r}", target, nodes)
+            problems = _reference_problem(f"{edge} of {node.name!r}", target, nodes)
+            yield from ((node.name, problem) for problem in problems)
 
 
 def _reference_problem(what: str, target: Node | str, nodes: dict[str, Node]) -> Iterator[str]:
@@ -137,9 +145,9 @@ def _reference_problem(what: str, target: Node | str, nodes: dict[str, Node]) ->
         yield f"{what} leads to a different object named {name!r}; use the one in the crew, or its name"
 
 
-def _agent_problems(agent: Agent) -> Iterator[str]:
+def _agent_problems(agent: Agent) -> Iterator[GraphProblem]:
     problems = (*_model_problems(agent), *_tool_problems(agent), *_handoff_problems(agent), *_route_problems(agent))
-    yield from (f"agent {agent.name!r}: {problem}" for problem in problems)
+    yield from ((agent.name, f"agent {agent.name!r}: {problem}") for problem in problems)
 
 
 def _model_problems(agent: Agent) -> Iterator[str]:
@@ -195,9 +203,9 @@ def _is_pydantic_model(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, BaseModel)
 
 
-def _group_problems(group: Parallel, nodes: dict[str, Node]) -> Iterator[str]:
+def _group_problems(group: Parallel, nodes: dict[str, Node]) -> Iterator[GraphProblem]:
     problems = (*_branch_problems(group, nodes), *_on_error_problems(group), *setting_problems(group))
-    yield from (f"group {group.name!r}: {problem}" for problem in problems)
+    yield from ((group.name, f"group {group.name!r}: {problem}") for problem in problems)
 
 
 def _branch_problems(group: Parallel, nodes: dict[str, Node]) -> Iterator[str]:
@@ -224,7 +232,7 @@ def _on_error_problems(group: Parallel) -> Iterator[str]:
             yield f"on_error must be 'collect', 'fail_fast', 'first_success' or Quorum(n), not {abbreviate(on_error)}"
 
 
-def _unreachable_nodes(nodes: dict[str, Node], start: str) -> Iterator[str]:
+def _unreachable_nodes(nodes: dict[str, Node], start: str) -> Iterator[GraphProblem]:
     reached = {start}
     pending = [start]
 
@@ -236,7 +244,7 @@ def _unreachable_nodes(nodes: dict[str, Node], start: str) -> Iterator[str]:
 
     for name in nodes:
         if name not in reached:
-            yield f"{name!r} can't be reached from {start!r}: no handoff, route, then, branch or tool leads to it"
+            yield name, f"{name!r} can't be reached from {start!r}: no handoff, route, then, branch or tool leads to it"
 
 
 def _next_nodes(node: Node) -> Iterable[str]:
@@ -249,7 +257,7 @@ def _next_nodes(node: Node) -> Iterable[str]:
                 yield from _next_nodes(tool.agent)
 
 
-def _endless_then_loops(nodes: dict[str, Node]) -> Iterator[str]:
+def _endless_then_loops(nodes: dict[str, Node]) -> Iterator[GraphProblem]:
     """Cycles of `then` that no reply can leave."""
     reported: set[str] = set()
 
@@ -266,7 +274,8 @@ def _endless_then_loops(nodes: dict[str, Node]) -> Iterator[str]:
 
         if cycle and reported.isdisjoint(cycle) and not any(_has_exit(nodes[member], cycle) for member in cycle):
             reported.update(cycle)
-            yield f"then forms an endless cycle: {' → '.join([*cycle, cycle[0]])}; add a route that ends it"
+            names = " → ".join([*cycle, cycle[0]])
+            yield cycle[0], f"then forms an endless cycle: {names}; add a route that ends it"
 
 
 def _has_exit(node: Node, cycle: Sequence[str]) -> bool:
@@ -293,7 +302,8 @@ class Crew:
         object.__setattr__(self, "agents", as_sequence(self.agents))
         object.__setattr__(self, "groups", as_sequence(self.groups))
         problems = value_problems(str, {"name": self.name})
-        problems.extend(dict.fromkeys(graph_problems(self.agents, self.groups, self.entry)))
+        found = graph_problems(self.agents, self.groups, self.entry)
+        problems.extend(dict.fromkeys(problem for _, problem in found))
 
         if problems:
             raise DefinitionError(f"Crew {abbreviate(self.name)}", problems)

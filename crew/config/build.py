@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from crew.agents.agent import Agent, Handoff, Parallel, Quorum, Route
-from crew.agents.crew import Crew
+from crew.agents.crew import Crew, graph_problems
 from crew.config.file_schema import (
     AgentSection,
     ConfigFile,
@@ -54,15 +54,14 @@ def build_crew(config: ConfigFile, name: str, path: str, allowed_modules: Sequen
 
     groups = [_build_group(key, group) for key, group in section.groups.items()]
 
-    try:
-        crew = Crew(name, agents=agents, groups=groups, entry=section.entry)
-    except DefinitionError as error:
-        problems += (f"crews.{name}: {problem}" for problem in error.problems)
+    for node, problem in dict.fromkeys(graph_problems(agents, groups, section.entry)):
+        key = "agents" if node in section.agents else "groups" if node in section.groups else "entry"
+        problems.append(f"{config.location('crews', name, key, node)}crews.{name}: {problem}")
 
     if problems:
         raise ConfigError(path, [config.hide_variables(problem) for problem in problems])
 
-    return crew
+    return Crew(name, agents=agents, groups=groups, entry=section.entry)
 
 
 def executor_options(config: ConfigFile, path: str) -> dict[str, Any]:
@@ -168,6 +167,9 @@ def _load_tool(index: int, path: str, context: _AgentContext) -> Tool | None:
             raise TypeError(f"it is {abbreviate(loaded)}, not a function")
 
         return tool(loaded)
+    except DefinitionError as error:
+        context.add_problem(f"the tool {path!r}: {'; '.join(error.problems)}", "tools", index)
+        return None
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         context.add_problem(f"can't load the tool {path!r}: {error}. Tools are written as module:name", "tools", index)
         return None

@@ -335,6 +335,30 @@ crews:
         assert problem.replace(f"{tmp_path}/", "").startswith(start)
 
 
+def test_a_problem_of_the_graph_has_a_location(tmp_path: Path) -> None:
+    """That of the agent or group; a problem of the crew has that of its entry."""
+    text = """\
+crews:
+  a:
+    entry: won
+    agents:
+      one: {model: "scripted:x", then: tow}
+      two: {model: "scripted:x", tools: ["os:read"]}
+    groups:
+      both: {branches: [one, two], on_error: 3}
+"""
+    with pytest.raises(ConfigError) as caught:
+        CrewExecutor.from_config(write_config(tmp_path, text), crew="a")
+
+    tool, *problems = (problem.replace(f"{tmp_path}/", "") for problem in caught.value.problems)
+    assert tool.startswith("config.yaml:6:42: agent 'two': the tool 'os:read': a model can't pass the parameter 'fd'")
+    assert problems == [
+        "config.yaml:3:5: crews.a: the entry leads to 'won', which is not in the crew. Did you mean 'two' or 'one'?",
+        "config.yaml:5:7: crews.a: then of 'one' leads to 'tow', which is not in the crew. Did you mean 'two'?",
+        "config.yaml:8:7: crews.a: group 'both': on_error=Quorum(3) must be at most 2, the number of branches",
+    ]
+
+
 def test_a_wrong_model_name_has_a_location(tmp_path: Path) -> None:
     text = """\
 crews:
