@@ -8,7 +8,7 @@ from typing import Any
 
 from crew.messages import Message, Transcript, Usage
 from crew.runs.counters import ToolCounters
-from crew.runs.state import Branch, Pause, ReachedLimit, RunState, StopReason
+from crew.runs.state import AnswerReason, Branch, Pause, ReachedLimit, RunState, StopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +46,15 @@ class Metrics:
 class RunResult:
     """The outcome of a run. `history` is bounded, `transcript` is complete; `limit` is the limit that ended the run.
 
+    `finish_reason` is why the final answer ended; anything but "stop" means that it may be incomplete. It is None if
+    the run is not completed.
+
     Pass the result itself as `history=` of the next `execute` to continue the conversation.
     """
 
     output: Any
     stop_reason: StopReason
+    finish_reason: AnswerReason | None = None
     limit: ReachedLimit | None = None
     run_id: str
     conversation_id: str

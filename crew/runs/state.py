@@ -20,6 +20,9 @@ from crew.runs.parameters import Limits, RequestParameters
 StopReason = Literal["completed", "paused", "limit", "cancelled", "failed"]
 """Why a run stopped. `failed` is never returned: only the result of a `RunError` has it."""
 
+AnswerReason = Literal["stop", "length", "refusal", "filter", "empty"]
+"""Why the final answer ended: complete, cut off, refused by the model, filtered by the service, or empty."""
+
 RepeatReason = Literal["", "empty", "output"]
 """Why a model is asked again: its reply was empty, or did not fit the output schema."""
 
@@ -132,6 +135,7 @@ class Finished:
     """The run is finished. A failed branch states its `error`; a failed root run is not finished, but resumable."""
 
     stop_reason: StopReason
+    finish_reason: AnswerReason = "stop"
     limit: ReachedLimit | None = None
     output: str = ""
     error: str = ""
@@ -200,6 +204,7 @@ class Branch:
     run_id: str
     agent: str
     outcome: Literal["completed", "limit", "failed", "cancelled"]
+    finish_reason: AnswerReason = "stop"
     output: Any
     error: str
     usage: Usage

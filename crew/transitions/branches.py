@@ -63,6 +63,7 @@ def branch_record(child: RunState) -> Branch:
         run_id=child.run_id,
         agent=child.agent,
         outcome=outcome,
+        finish_reason=end.finish_reason,
         output=end.output,
         error=end.error,
         usage=total_usage(child),

@@ -13,7 +13,7 @@ from crew.history.view import View
 from crew.history.view_fitting import TARGET_SHARE, ViewFitter
 from crew.messages import AssistantMessage, is_empty
 from crew.runs.events import AgentStarted, FellBack, Replied, ReplyEmpty, Routed, TooLong, UsageChanged, Warned
-from crew.runs.state import AskModel, AwaitInput, RepeatReason
+from crew.runs.state import AnswerReason, AskModel, AwaitInput, RepeatReason
 from crew.transitions.before_request import accept_view, ask_model_next, give_up_on_output, view_fitter
 from crew.transitions.branches import start_branches
 from crew.transitions.markdown import without_code_fence
@@ -36,7 +36,7 @@ def on_replied(step: Step, event: Replied) -> None:
     elif event.message.calls:
         open_calls(step, event.message, tokens)
     else:
-        _on_text(step, agent, event.message, tokens, repeat_reason)
+        _on_text(step, agent, event, tokens, repeat_reason)
 
 
 def _repeat_reason(step: Step) -> RepeatReason:
@@ -46,14 +46,32 @@ def _repeat_reason(step: Step) -> RepeatReason:
 def _on_empty(step: Step, repeat_reason: RepeatReason) -> None:
     if repeat_reason == "empty":
         step.emit(ReplyEmpty, outcome="final")
-        step.finish("completed", "")
+        step.finish("completed", "", finish_reason="empty")
         return
 
     step.emit(ReplyEmpty, outcome="asked_again")
     ask_model_next(step, "empty")
 
 
-def _on_text(step: Step, agent: Agent, message: AssistantMessage, tokens: int, repeat_reason: RepeatReason) -> None:
+_INCOMPLETE: dict[str, tuple[AnswerReason, str]] = {
+    "length": ("length", "was cut off: it reached the output limit of the model or of max_output_tokens"),
+    "refusal": ("refusal", "is a refusal of the model"),
+    "filter": ("filter", "was stopped by the content filter of the service"),
+}
+
+
+def _answer_reason(step: Step, agent: Agent, reply: Replied) -> AnswerReason:
+    """Why the reply ended; an incomplete one emits a warning."""
+    reason, problem = _INCOMPLETE.get(reply.finish_reason, ("stop", ""))
+
+    if problem:
+        step.emit(Warned, text=f"The reply of {agent.name!r} {problem}.")
+
+    return reason
+
+
+def _on_text(step: Step, agent: Agent, reply: Replied, tokens: int, repeat_reason: RepeatReason) -> None:
+    message, finish_reason = reply.message, _answer_reason(step, agent, reply)
     text = step.plan.output_text(agent.name, message.text)
     route = find_route(agent, text)
 
@@ -66,7 +84,7 @@ def _on_text(step: Step, agent: Agent, message: AssistantMessage, tokens: int, r
 
         if route.target is None:
             step.append_final(message, tokens)
-            step.finish("completed", without_signal(message.text, route.signal))
+            step.finish("completed", without_signal(message.text, route.signal), finish_reason=finish_reason)
         else:
             _continue_with(step, message, tokens, route.target, "route")
     elif agent.output is not None and (problem := _schema_problem(agent, text)):
@@ -80,7 +98,7 @@ def _on_text(step: Step, agent: Agent, message: AssistantMessage, tokens: int, r
         _continue_with(step, message, tokens, target, "then")
     else:
         step.append_final(message, tokens)
-        step.finish("completed", message.text)
+        step.finish("completed", message.text, finish_reason=finish_reason)
 
 
 def _continue_with(

@@ -36,6 +36,7 @@ def build_result(plan: Plan, state: RunState) -> RunResult:
     return RunResult(
         output=_parsed_output(plan, state, end),
         stop_reason=stop,
+        finish_reason=end.finish_reason if end is not None and stop == "completed" else None,
         limit=None if end is None else end.limit,
         run_id=state.run_id,
         conversation_id=state.conversation_id,

@@ -16,7 +16,7 @@ from crew.interfaces import HistoryBudget, HistoryEntry, PruneDecision
 from crew.messages import AssistantMessage, Message, Origin, SummaryMessage, SystemMessage, Usage, UserMessage
 from crew.runs.counters import ToolCounters
 from crew.runs.events import BaseEvent, Event, HistoryPruned, LimitReached, Warned
-from crew.runs.state import CallTools, Finished, Next, OpenCall, ReachedLimit, RunState, StopReason
+from crew.runs.state import AnswerReason, CallTools, Finished, Next, OpenCall, ReachedLimit, RunState, StopReason
 from crew.transitions.plan import Plan, token_budget_for
 
 Facts = ParamSpec("Facts")
@@ -309,10 +309,17 @@ class Step:
         self.emit(LimitReached, limit=limit, value=value)
         self.finish("limit", self.last_reply_text(), ReachedLimit(name=limit, value=value))
 
-    def finish(self, stop_reason: StopReason, output: str, limit: ReachedLimit | None = None) -> None:
+    def finish(
+        self,
+        stop_reason: StopReason,
+        output: str,
+        limit: ReachedLimit | None = None,
+        *,
+        finish_reason: AnswerReason = "stop",
+    ) -> None:
         """End the run."""
         output = self.plan.output_text(self.agent, output)
-        self.next = Finished(stop_reason=stop_reason, output=output, limit=limit)
+        self.next = Finished(stop_reason=stop_reason, output=output, limit=limit, finish_reason=finish_reason)
 
     def last_reply_text(self) -> str:
         """The newest text that an agent of this run wrote."""
