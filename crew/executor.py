@@ -18,9 +18,10 @@ from crew.agents.crew import Crew
 from crew.engine.active_runs import ActiveRuns
 from crew.engine.observers import Observers, observers_for_run
 from crew.engine.run import ActiveRun
-from crew.engine.stream import EventStream, Publish, run_sync
+from crew.engine.run_sync import run_sync
+from crew.engine.stream import EventStream, Publish
 from crew.engine.token_meter import TokenMeter, check_windows
-from crew.errors import InvalidInput, Violation, suggest
+from crew.errors import InvalidInput, StoreError, Violation, describe, suggest
 from crew.history.policies.chain import default_bounded_policy, split_stages
 from crew.history.policies.lookup import PolicySpec, resolve_policy
 from crew.history.tokens import ESTIMATOR, count_message_tokens
@@ -29,7 +30,7 @@ from crew.message_rules.repair import rename_duplicate_ids, repair
 from crew.messages import Message, UserMessage
 from crew.providers.pool import ProviderPool
 from crew.runs.events import Resumed, RunStarted
-from crew.runs.interfaces import Observer, ObserverFactory, RunStore, commits_immediately
+from crew.runs.interfaces import Observer, ObserverFactory, RunStore, StoredRun, commits_immediately
 from crew.runs.parameters import Limits, RequestParameters
 from crew.runs.result import RunResult
 from crew.runs.state import RunState
@@ -131,6 +132,8 @@ class CrewExecutor:
         self._clock = clock
         self._pool = ProviderPool(retry)
         self._active_runs = ActiveRuns(connections=self._pool)
+        # Not a bound method: an executor without reference cycles closes its connections as soon as it is dropped.
+        self._current_telemetry: Callable[[], Telemetry] = lambda: telemetry or current_telemetry()
         self._telemetry = telemetry
         models = [model for agent in self.plan.agents.values() for model in (agent.model, agent.backup)]
         self._secrets = ExecutorSecrets(secrets, [*models, self.plan.options.summarizer])
@@ -213,9 +216,13 @@ class CrewExecutor:
         run_id: str | None = None,
         deps: Any = None,
     ) -> RunResult:
-        """The same run for scripts and notebooks; inside a running event loop it runs on another thread."""
+        """The same run for scripts and notebooks; inside a running event loop it runs on another thread.
+
+        Each thread keeps an event loop, so that connections stay open between calls. Ctrl-C stops the run as `cancel`
+        of its task does: its state is committed, and it can be resumed.
+        """
         stream = self._stream(input, history, agent, parameters, run_id, deps, streams=False)
-        return run_sync(stream)
+        return run_sync(stream.drain)
 
     async def resume(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> RunResult:
         """Continue a run that was paused, interrupted or failed; nothing whose result was committed is repeated."""
@@ -230,7 +237,7 @@ class CrewExecutor:
         if await self._active_runs.cancel(run_id):
             return
 
-        stored = await self._store.load(run_id)
+        stored = await self._load(run_id)
 
         if await self._active_runs.cancel(run_id):
             return  # it was resumed in the meantime
@@ -336,7 +343,7 @@ class CrewExecutor:
 
         async def work(publish: Publish) -> RunResult:
             self._active_runs.check_inactive(run_id)
-            stored = await self._store.load(run_id)
+            stored = await self._load(run_id)
             check_crew(self.plan, stored.state)
             check_answers(stored.state, given, self._validator)
             run, trace = self._active_run(stored.state, publish, deps, streams=streams, resumes=True)
@@ -345,8 +352,11 @@ class CrewExecutor:
 
         return EventStream(work)
 
-    def _current_telemetry(self) -> Telemetry:
-        return self._telemetry if self._telemetry is not None else current_telemetry()
+    async def _load(self, run_id: str) -> StoredRun:
+        try:
+            return await self._store.load(run_id)
+        except SystemExit as error:  # the store boundary: user code never ends the process
+            raise StoreError(run_id, f"The store failed: {describe(error)}") from error
 
     def _active_run(
         self, state: RunState, publish: Publish, deps: Any, *, streams: bool, resumes: bool = False
@@ -354,7 +364,7 @@ class CrewExecutor:
         """A run with its observers, and the W3C traceparent of its trace."""
         scrubber = self._secrets.scrubber_for_run(deps)
         state = scrub_value(scrubber, state)  # an earlier process may not have known all secrets
-        telemetry = self._executor_telemetry.start_run(state, resumes=resumes)
+        telemetry = self._executor_telemetry.start_run(state, scrubber, resumes=resumes)
         others = observers_for_run(self._observers, self.plan.crew, state, resumes=resumes)
         run = ActiveRun(
             plan=self.plan,

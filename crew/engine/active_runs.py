@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
+from crew.engine.concurrency import USER_CODE_ERRORS, is_failure
 from crew.engine.loop import drive
 from crew.engine.run import ActiveRun
 from crew.errors import CrewError, RunActive, RunConflict, RunError, RunExists, describe
@@ -51,22 +52,22 @@ class ActiveRuns:
             raise RunExists(run_id)
 
         async with self.claim(run_id):
-            failure: Exception | None = None
+            failure: BaseException | None = None
 
             try:
                 await run.record(first)
                 await self._drive_until_time_limit(run)
-            except asyncio.CancelledError:
-                if run_id not in self._cancelled:
+            except USER_CODE_ERRORS as error:  # policies, filters and stores are user code: the caller gets a RunError
+                if is_failure(error):
+                    scrub_error(run.scrubber, error)
+                    failure = error
+                elif run_id in self._cancelled:
+                    task = asyncio.current_task()
+                    assert task is not None
+                    task.uncancel()
+                    await self._record_cancelled(run)
+                else:
                     raise
-
-                task = asyncio.current_task()
-                assert task is not None
-                task.uncancel()
-                await self._record_cancelled(run)
-            except Exception as error:  # policies, filters and stores are user code: the caller gets a RunError
-                scrub_error(run.scrubber, error)
-                failure = error
 
             # Raised outside the except block, so that the caller's error is its cause and not also its context.
             if failure is not None:
@@ -87,7 +88,7 @@ class ActiveRuns:
 
             await run.record(LimitReached(run_id=run.state.run_id, limit="seconds", value=limit))
 
-    def _run_error(self, run: ActiveRun, error: Exception) -> Exception:
+    def _run_error(self, run: ActiveRun, error: BaseException) -> Exception:
         """The error for the caller; the stream's last event reports it first."""
         if isinstance(error, RunConflict):
             return error  # the run did not fail: another process drives it

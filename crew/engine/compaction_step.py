@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crew.engine.concurrency import run_in_daemon_thread
+from crew.engine.concurrency import USER_CODE_ERRORS, is_failure, run_in_daemon_thread
 from crew.engine.requests import build_request, new_request, summary_settings
 from crew.engine.run import ActiveRun
 from crew.errors import CompressionFailed, describe
@@ -58,7 +58,10 @@ async def make_summary(run: ActiveRun, state: RunState, now: Compact) -> None:
 
     try:
         text, usage, error, answered = await _get_summary(run, summary_request)
-    except Exception as raised:  # the summarizer boundary: user code may raise anything, and never fails the run
+    except USER_CODE_ERRORS as raised:  # the summarizer boundary: user code may raise anything, and never fails the run
+        if not is_failure(raised):
+            raise
+
         text, usage, error, answered, cause = "", Usage(), describe(raised), "", raised
 
     await run.record(

@@ -1,4 +1,4 @@
-"""Concurrency tools: run several coroutines, run a function on a daemon thread, wait in spite of cancellation."""
+"""Concurrency tools: errors that leave a task, several coroutines at once, functions on daemon threads."""
 
 from __future__ import annotations
 
@@ -7,10 +7,59 @@ import contextvars
 import os
 import queue
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from crew.errors import describe
+
+Value = TypeVar("Value")
+
+
+USER_CODE_ERRORS = (Exception, SystemExit, asyncio.CancelledError)
+"""What is caught at a boundary to user code, and raised again unless `is_failure`."""
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether user code failed. Ctrl-C, a requested cancellation and the end of the process stop a run from outside.
+
+    `sys.exit()` is a failure of the run that called it: other runs of the process go on.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and not task.cancelling()
+
+    return isinstance(error, Exception | SystemExit)
+
+
+class CarriedError(BaseException):
+    """Carries an error out of its task. Raised as it is, it would stop the event loop, or be lost."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        super().__init__(describe(error))
+
+
+async def carry_errors(work: Awaitable[Value]) -> Value:
+    """The coroutine of a task; `carried_result` raises the error of the task, whatever its class."""
+    try:
+        return await work
+    except (KeyboardInterrupt, SystemExit) as error:
+        raised: BaseException = error
+    except asyncio.CancelledError as error:
+        if not is_failure(error):
+            raise
+
+        raised = error
+
+    raise CarriedError(raised)
+
+
+def carried_result(task: asyncio.Future[Value]) -> Value:
+    """The result of a task that is done; raises its error."""
+    if not task.cancelled() and isinstance(error := task.exception(), CarriedError):
+        raise error.error
+
+    return task.result()
 
 
 async def wait_until_done(task: asyncio.Future[Any]) -> bool:
@@ -39,13 +88,17 @@ async def run_all(working: Iterable[Coroutine[Any, Any, None]]) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             for coroutine in coroutines:
-                group.create_task(coroutine)
+                group.create_task(carry_errors(coroutine))
     except BaseExceptionGroup as errors:  # callers handle single errors: the first one is raised below
         first = errors.exceptions[0]
+        first = first.error if isinstance(first, CarriedError) else first
 
     # Raised outside the except block, so that the error keeps its cause.
     if first is not None:
         raise first
+
+
+Job = tuple[Callable[[], None], Callable[[], None] | None]
 
 
 class DaemonThreads:
@@ -57,31 +110,38 @@ class DaemonThreads:
     def __init__(self, idle_seconds: float = 10.0) -> None:
         self._idle_seconds = idle_seconds
         self._lock = threading.Lock()
-        self._idle: list[queue.SimpleQueue[Callable[[], None]]] = []
+        self._idle: list[queue.SimpleQueue[Job]] = []
         self._process = os.getpid()
 
-    def run(self, job: Callable[[], None]) -> None:
-        """Run a job on a thread. The job must not raise."""
-        with self._lock:
-            if self._process != os.getpid():  # threads do not survive a fork
-                self._idle, self._process = [], os.getpid()
+    def run(self, work: Callable[[], None], finished: Callable[[], None] | None = None) -> None:
+        """Run a job on a thread. When the thread can take the next job, it calls `finished`. Neither must raise."""
+        if self._process != os.getpid():  # threads do not survive a fork, and one of them may have held the lock
+            self._lock, self._idle, self._process = threading.Lock(), [], os.getpid()
 
+        with self._lock:
             jobs = self._idle.pop() if self._idle else None
 
         if jobs is None:
+            job = (work, finished)
             threading.Thread(target=self._work, args=(job,), name="crew-idle", daemon=True).start()
         else:
-            jobs.put(job)
+            jobs.put((work, finished))
 
-    def _work(self, job: Callable[[], None]) -> None:
-        jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    def _work(self, job: Job) -> None:
+        jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
 
         while True:
-            job()
+            work, finished = job
+            work()
             threading.current_thread().name = "crew-idle"
 
             with self._lock:
                 self._idle.append(jobs)
+
+            if finished is not None:
+                finished()
+
+            del job, work, finished  # an idle thread keeps no reference to what it ran
 
             try:
                 job = jobs.get(timeout=self._idle_seconds)
@@ -95,8 +155,6 @@ class DaemonThreads:
 
 
 DAEMON_THREADS = DaemonThreads()
-
-Value = TypeVar("Value")
 
 
 async def run_in_daemon_thread(work: Callable[[], Value], *, name: str) -> Value:
@@ -114,25 +172,27 @@ async def run_in_daemon_thread(work: Callable[[], Value], *, name: str) -> Value
 
         if error is None:
             result.set_result(value)  # type: ignore[arg-type]
-        elif not isinstance(error, Exception | SystemExit | asyncio.CancelledError) or isinstance(error, StopIteration):
-            # In the loop's thread these would mean something else: an interrupt, or the end of an iterator.
+        elif isinstance(error, StopIteration | GeneratorExit):
+            # Thrown into a coroutine, these would mean something else: the end of an iterator, or of the coroutine.
             result.set_exception(RuntimeError(describe(error)))
         else:
             result.set_exception(error)
 
+    outcome: list[tuple[Value | None, BaseException | None]] = []
+
     def job() -> None:
         threading.current_thread().name = name
-        value, error = None, None
 
         try:
-            value = context.run(work)
+            outcome.append((context.run(work), None))
         except BaseException as raised:  # the tool boundary: raised again where the call is awaited
-            error = raised
+            outcome.append((None, raised))
 
+    def finished() -> None:
         try:
-            loop.call_soon_threadsafe(settle, value, error)
+            loop.call_soon_threadsafe(settle, *outcome.pop())
         except RuntimeError:
             pass  # the loop was closed in the meantime
 
-    DAEMON_THREADS.run(job)
+    DAEMON_THREADS.run(job, finished)
     return await result

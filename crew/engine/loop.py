@@ -6,7 +6,7 @@ import asyncio
 from typing import assert_never
 
 from crew.engine.compaction_step import make_summary
-from crew.engine.concurrency import run_all
+from crew.engine.concurrency import USER_CODE_ERRORS, is_failure, run_all
 from crew.engine.model_step import ask_model
 from crew.engine.run import ActiveRun
 from crew.engine.tool_step import run_call, start_calls
@@ -21,10 +21,10 @@ async def drive(run: ActiveRun, run_id: str) -> None:
     while (state := find_run(run.state, run_id)) and not isinstance(state.next, Finished) and not is_blocked(state):
         try:
             await perform_next(run, state)
-        except Exception as error:  # policies and handoff filters are user code; they fail their branch alone
+        except USER_CODE_ERRORS as error:  # policies and handoff filters are user code; they fail their branch alone
             # A failed branch is data, and its group decides. A failed root run raises, and can be resumed. A failing
             # store fails the whole run.
-            if run_id == run.state.run_id or isinstance(error, StoreError):
+            if run_id == run.state.run_id or isinstance(error, StoreError) or not is_failure(error):
                 raise
 
             run.errors[run_id] = error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from crew.engine.concurrency import is_failure
 from crew.engine.requests import build_request, build_request_manifest
 from crew.engine.run import ActiveRun
 from crew.errors import ContextTooLong, CrewError, MalformedReply, ProviderError, QuotaExceeded, Unavailable, describe
@@ -110,16 +111,14 @@ async def _call_provider(run: ActiveRun, provider: Provider, request: ModelReque
     except CrewError:
         raise
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-
         # Either this run is cancelled, or the provider raised CancelledError itself, which would end a branch silently.
-        if task is None or task.cancelling():
+        if not is_failure(error):
             raise
 
         raise ProviderError(
             f"The provider of {request.agent!r} cancelled the request.", provider=provider.name, model=provider.model
         ) from error
-    except Exception as error:  # the provider boundary: user code may raise anything
+    except (Exception, SystemExit) as error:  # the provider boundary: user code may raise anything
         raise ProviderError(
             f"The provider of {request.agent!r} failed: {describe(error)}", provider=provider.name, model=provider.model
         ) from error

@@ -26,7 +26,7 @@ from crew.secrets.scrubbing import Scrubber, scrub_value
 
 log = logging.getLogger("crew")
 
-OBSERVER_ERRORS = (Exception, asyncio.CancelledError)
+OBSERVER_ERRORS = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
 """What an observer may raise. It is never awaited, so a CancelledError comes from the observer, not from the run."""
 
 
@@ -104,7 +104,7 @@ def observers_for_run(
                 found.append(observer.observe(crew, state, resumes=resumes))
             elif callable(observer):
                 found.append(observer)
-        except Exception as error:  # the observer boundary: observers never change or break a run
+        except OBSERVER_ERRORS as error:  # the observer boundary: observers never change or break a run
             log.warning("An observer can't observe run %s: %s", state.run_id, describe(error))
 
     return found

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from crew.engine.concurrency import wait_until_done
+from crew.engine.concurrency import USER_CODE_ERRORS, carried_result, carry_errors, is_failure, wait_until_done
 from crew.engine.observers import Observers
 from crew.engine.token_meter import TokenMeter
 from crew.errors import CrewError, StoreError, describe
@@ -50,7 +50,7 @@ class ActiveRun:
     commits_immediately: bool = False
     scrubber: Scrubber | None = None
     register_keys: Callable[[], None] = lambda: None
-    errors: dict[str, Exception] = field(default_factory=dict)
+    errors: dict[str, BaseException] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _uncommitted: list[Event] = field(default_factory=list)
     _deferred: list[Event] = field(default_factory=list)
@@ -107,17 +107,20 @@ class ActiveRun:
             await (commit if self.commits_immediately else self._finish_commit(commit, state))
         except CrewError:
             raise
-        except Exception as error:  # the store boundary: distinguishes a failing store from a failing step
+        except USER_CODE_ERRORS as error:  # the store boundary: distinguishes a failing store from a failing step
+            if not is_failure(error):
+                raise
+
             raise StoreError(self.state.run_id, f"The store failed: {describe(error)}") from error
 
         self._accept(state)
 
     async def _finish_commit(self, committing: Coroutine[Any, Any, None], state: RunState) -> None:
         """Finish a commit even if this task is cancelled meanwhile; the cancellation is raised afterwards."""
-        commit = asyncio.ensure_future(committing)
+        commit = asyncio.ensure_future(carry_errors(committing))
 
         try:
-            await asyncio.shield(commit)
+            await asyncio.wait([commit])
         except asyncio.CancelledError:
             await wait_until_done(commit)
 
@@ -125,6 +128,8 @@ class ActiveRun:
                 self._accept(state)
 
             raise
+
+        carried_result(commit)
 
     def _accept(self, state: RunState) -> None:
         self.state, self.version = state, self.version + 1

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
 from pydantic_core import from_json
 
-from crew.engine.concurrency import wait_until_done
+from crew.engine.concurrency import carried_result, carry_errors, wait_until_done
 from crew.errors import CrewError
 from crew.runs.events import Asked, Event, TextDelta
 from crew.runs.result import RunResult
@@ -59,7 +57,7 @@ class EventStream:
                 "The stream was not read to its end: iterate over all events before you ask for the result."
             )
 
-        return self._task.result()
+        return carried_result(self._task)
 
     async def __aenter__(self) -> Self:
         self._entered = True
@@ -78,7 +76,7 @@ class EventStream:
 
         try:
             await asyncio.wait([task])
-            return await task
+            return carried_result(task)
         finally:
             await self._end()
 
@@ -95,7 +93,8 @@ class EventStream:
                 self._track_partial(event)
                 yield event
 
-            await task
+            await asyncio.wait([task])
+            carried_result(task)
         finally:
             if not self._entered:
                 await self._end()
@@ -119,7 +118,7 @@ class EventStream:
 
     async def _run(self) -> RunResult:
         try:
-            return await self._work(self._publish)
+            return await carry_errors(self._work(self._publish))
         finally:
             self._queue.put_nowait(None)
 
@@ -138,37 +137,3 @@ class EventStream:
 
         if interrupted:
             raise asyncio.CancelledError
-
-
-def run_sync(stream: EventStream) -> RunResult:
-    """Run to the result without `await`; inside a running event loop on a thread, in the caller's context."""
-    if not _is_loop_running():
-        # Outside the except block of the check, so that an error of the run has no RuntimeError as its context.
-        return asyncio.run(stream.drain())
-
-    outcome: list[RunResult | BaseException] = []
-
-    def work() -> None:
-        try:
-            outcome.append(asyncio.run(stream.drain()))
-        except BaseException as error:  # raised again in the caller's thread, below
-            outcome.append(error)
-
-    context = contextvars.copy_context()
-    thread = threading.Thread(target=lambda: context.run(work), name="crew-execute-sync")
-    thread.start()
-    thread.join()
-
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-
-    return outcome[0]
-
-
-def _is_loop_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-
-    return True

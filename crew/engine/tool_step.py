@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
 
-from crew.engine.concurrency import run_in_daemon_thread
+from crew.engine.concurrency import is_failure, run_in_daemon_thread
 from crew.engine.run import ActiveRun
-from crew.errors import describe, suggest
+from crew.errors import RunError, describe, suggest
 from crew.fast_replace import fast_replace
 from crew.messages import NO_OUTPUT, ToolCall, ToolResult, replace_surrogates
 from crew.runs.events import CallHeld, ToolProgress, ToolReturned, ToolsStarted, Warned
@@ -116,7 +116,7 @@ async def run_call(run: ActiveRun, state: RunState, prepared: PreparedCall) -> N
 
 
 async def _attempt(run: ActiveRun, state: RunState, prepared: PreparedCall, seconds: float) -> tuple[str, Outcome]:
-    tool, name = prepared.tool, prepared.call.name
+    tool, name, task = prepared.tool, prepared.call.name, asyncio.current_task()
 
     try:
         async with asyncio.timeout(seconds) as deadline:
@@ -133,15 +133,26 @@ async def _attempt(run: ActiveRun, state: RunState, prepared: PreparedCall, seco
             run.emit(Warned(run_id=state.run_id, text=text))
 
         return f"{name} timed out after {seconds:g} s.", "error"
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-
-        if task is not None and task.cancelling():
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as error:
+        raise RunError(f"The tool {name!r} raised {describe(error)}.") from error
+    except BaseException as error:  # the tool boundary: the model gets the error as the result
+        if _is_stopped(error, task):
             raise
 
         return f"{name} failed: {describe(error)}", "error"
-    except (Exception, SystemExit) as error:  # the tool boundary: the model gets the error as the result
-        return f"{name} failed: {describe(error)}", "error"
+
+
+def _is_stopped(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Whether the call was stopped: its task was cancelled, or its coroutine was abandoned and is closed."""
+    if isinstance(error, GeneratorExit):
+        try:
+            return asyncio.current_task() is not task
+        except RuntimeError:
+            return True  # no event loop runs
+
+    return isinstance(error, asyncio.CancelledError) and not is_failure(error)
 
 
 async def _invoke(run: ActiveRun, state: RunState, prepared: PreparedCall) -> Any:

@@ -6,11 +6,11 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary, finalize, ref
+from weakref import finalize
 
 from crew.errors import (
     AuthenticationFailed,
@@ -22,6 +22,7 @@ from crew.errors import (
     describe,
 )
 from crew.providers.error_mapping import ServiceError, provider_error, retry_after
+from crew.providers.loop_clients import LoopClient, LoopClients
 from crew.providers.sdk_clients import SDKClient
 from crew.providers.wire import JSONObject, ModelId, parse_json
 
@@ -29,25 +30,11 @@ T = TypeVar("T")
 _QUOTED_CHARS = 120
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _LoopClient:
-    """The client of one event loop; closed when it is `closing` and its last request has ended.
-
-    `lifetime` is an async generator that the event loop finalizes when it shuts down, as `asyncio.run` does.
-    """
-
-    client: SDKClient
-    users: int = 0
-    closing: bool = False
-    lifetime: AsyncGenerator[None, None] | None = None
-    finalizer: finalize[..., object] | None = None
-
-
 class Connection:
     """The clients of one provider: one for each event loop, made on first use.
 
-    A client stays open between runs, so that its TCP and TLS connections are reused. It is closed by `aclose`, or when
-    its event loop shuts down.
+    A client stays open between runs, so that its TCP and TLS connections are reused. It is closed by `aclose`, with
+    its event loop, or when this object is dropped.
     """
 
     def __init__(
@@ -59,7 +46,7 @@ class Connection:
     ) -> None:
         self._open_client, self._endpoint, self._clock = open_client, endpoint, clock
         self._provider, self._model = model_id
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopClient] = WeakKeyDictionary()
+        self._clients: dict[asyncio.AbstractEventLoop, LoopClient] = {}
 
     async def send(self, body: bytes, decode: Callable[[JSONObject], T]) -> T:
         """Post a body and decode the JSON of the response."""
@@ -97,10 +84,10 @@ class Connection:
 
     async def aclose(self) -> None:
         """Close the running event loop's client once its last request has ended."""
-        held = self._clients.pop(asyncio.get_running_loop(), None)
+        loop = asyncio.get_running_loop()
 
-        if held is not None and held.lifetime is not None:
-            await held.lifetime.aclose()
+        if (held := self._clients.get(loop)) is not None:
+            await LoopClients.of(loop).close(held)
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[SDKClient]:
@@ -108,12 +95,7 @@ class Connection:
         held = self._clients.get(loop)
 
         if held is None:
-            held = self._clients[loop] = _LoopClient(client=self._open_client())
-            held.lifetime = _close_with_loop(held, self._clients, loop)
-            await anext(held.lifetime)
-            # A provider that is dropped without `aclose` closes its client too, if its loop still runs.
-            held.finalizer = finalize(self, _close_soon, ref(loop), held.lifetime)
-            held.finalizer.atexit = False
+            held = await self._open(loop)
 
         held.users += 1
 
@@ -127,7 +109,20 @@ class Connection:
             raise translated from (None if held.client.api_key and held.client.api_key in str(error) else error)
         finally:
             held.users -= 1
-            await _close_if_idle(held)
+            await held.close_if_idle()
+
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> LoopClient:
+        clients, of_loop = self._clients, LoopClients.of(loop)
+
+        def forget() -> None:
+            del clients[loop]
+            finalizer.detach()
+
+        held = clients[loop] = LoopClient(client=self._open_client(), forget=forget)
+        finalizer = finalize(self, of_loop.drop, held)
+        finalizer.atexit = False
+        await of_loop.add(held)
+        return held
 
     def _translate(self, sdk: SDKClient, error: Exception) -> ProviderError:
         if isinstance(error, sdk.module.APIStatusError):
@@ -206,36 +201,3 @@ def _os_error_text(error: OSError) -> str:
     # A negative number is the resolver's; asyncio replaces the text of a positive one by the address.
     text = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error.strerror)
     return text[:1].lower() + text[1:]
-
-
-async def _close_with_loop(
-    held: _LoopClient, clients: MutableMapping[asyncio.AbstractEventLoop, _LoopClient], loop: asyncio.AbstractEventLoop
-) -> AsyncGenerator[None, None]:
-    """Closes the client when this generator is closed: by `aclose`, or by `loop.shutdown_asyncgens`."""
-    try:
-        yield
-    finally:
-        if clients.get(loop) is held:
-            del clients[loop]
-
-        if held.finalizer is not None:
-            held.finalizer.detach()
-
-        held.closing = True
-        await _close_if_idle(held)
-
-
-def _close_soon(loop: ref[asyncio.AbstractEventLoop], lifetime: AsyncGenerator[None, None]) -> None:
-    running = loop()
-
-    if running is not None and not running.is_closed():
-        running.call_soon_threadsafe(lambda: running.create_task(_close(lifetime)))
-
-
-async def _close(lifetime: AsyncGenerator[None, None]) -> None:
-    await lifetime.aclose()
-
-
-async def _close_if_idle(held: _LoopClient) -> None:
-    if held.closing and not held.users:
-        await held.client.client.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import ClassVar, Protocol
 
 from crew.errors import RequestRejected
@@ -71,7 +72,8 @@ class SDKProvider(ABC):
         self.profile = self._rules.name
         self._model_id = ModelId(self.name, model)
         self._connection = Connection(
-            lambda: self._open_client(api_key=api_key, base_url=base_url, timeout=timeout),
+            # A static method: the connection has no reference to this object, so that both are dropped at once.
+            partial(self._open_client, api_key=api_key, base_url=base_url, timeout=timeout),
             self.endpoint,
             self._model_id,
         )

@@ -242,9 +242,11 @@ LOG_ENTRIES: dict[type[BaseEvent], LogEntry] = {
 """An event that has no entry is logged under its kind, with its text as the only field."""
 
 INTERRUPTED = "run.interrupted"
+TOOL_RAISED = "tool.raised"
 
 LOG_EVENTS: dict[str, tuple[Level, str]] = {
     **{entry.name: (kind.level, entry.meaning) for kind, entry in LOG_ENTRIES.items()},
+    TOOL_RAISED: ("warning", "A tool raised; tool, call, error_type, exception (the traceback, without secrets)."),
     INTERRUPTED: ("info", "The caller stopped waiting for the run; its state is committed, and it can be resumed."),
 }
 

@@ -15,6 +15,7 @@ from crew.engine.concurrency import run_in_daemon_thread
 from crew.errors import DefinitionError, describe
 from crew.runs.state import RunState
 from crew.secrets.patterns import redact
+from crew.secrets.scrubbing import Scrubber
 from crew.settings import value_problems
 from crew.telemetry import names
 from crew.telemetry.environment import content_capture_enabled
@@ -141,7 +142,7 @@ class ExecutorTelemetry:
         self._recorder = MetricRecorder(self._totals, None)
         add_null_handler()
 
-    def start_run(self, state: RunState, *, resumes: bool) -> RunTelemetry:
+    def start_run(self, state: RunState, scrub: Scrubber | None = None, *, resumes: bool) -> RunTelemetry:
         """Observe a run; an error while starting spans leaves the run without a trace and changes nothing else."""
         telemetry = self._telemetry()
         writer = self._span_writer(telemetry, state, resumes=resumes)
@@ -154,6 +155,7 @@ class ExecutorTelemetry:
             writer=writer,
             spans=spans,
             logger=bind_logger(**ids) if has_listeners() else None,
+            scrub=scrub,
             metrics=RunMetrics(
                 self._metric_recorder(telemetry), self._crew.name, state, self._max_messages, resumes=resumes
             ),

@@ -70,8 +70,10 @@ class LogLine:
         self.fields = fields
 
     def __str__(self) -> str:
-        rest = " ".join(f"{name}={_format_value(value)}" for name, value in self.fields.items() if name != "event")
-        return f"{self.fields['event']} {rest}"
+        shown = {name: value for name, value in self.fields.items() if name not in ("event", "exception")}
+        rest = " ".join(f"{name}={_format_value(value)}" for name, value in shown.items())
+        traceback = f"\n{self.fields['exception']}" if "exception" in self.fields else ""
+        return f"{self.fields['event']} {rest}{traceback}"
 
 
 def _format_value(value: object) -> str:

@@ -7,25 +7,29 @@ import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from time import perf_counter
-from types import TracebackType
+from traceback import format_exception
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 from crew.interfaces import ModelRequest
-from crew.messages import ToolCall
+from crew.messages import ToolCall, replace_surrogates
 from crew.runs.event_text import event_text
 from crew.runs.events import Event, RunFailed, RunFinished, ToolReturned
 from crew.runs.interfaces import NO_CONTEXT
 from crew.runs.state import RunState
+from crew.secrets.scrubbing import Scrubber, scrub_value
 from crew.telemetry import names
-from crew.telemetry.event_table import INTERRUPTED, LOG_ENTRIES
+from crew.telemetry.event_table import INTERRUPTED, LOG_ENTRIES, TOOL_RAISED
 from crew.telemetry.run_metrics import RunMetrics
 from crew.telemetry.span_attributes import instructions_json, messages_json
 from crew.telemetry.span_builder import SpanBuilder
 from crew.telemetry.span_tree import OpenSpan, SpanWriter
+from crew.tools.tool import truncate_middle
 
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
+MAX_TRACEBACK_CHARS = 8_000
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -45,8 +49,9 @@ class RunTelemetry:
         spans: SpanBuilder | None = None,
         logger: BoundLogger | None = None,
         metrics: RunMetrics | None = None,
+        scrub: Scrubber | None = None,
     ) -> None:
-        self.traceparent = traceparent
+        self.traceparent, self._scrub = traceparent, scrub
         self._run_id, self._writer, self._spans, self._logger, self._metrics = run_id, writer, spans, logger, metrics
         self._root = None if writer is None else OpenSpan(span=writer.root, began=writer.began)
         self._last_event_at, self._last_event_seen = 0.0, perf_counter()
@@ -119,7 +124,6 @@ class RunTelemetry:
             return NO_CONTEXT
 
         open_span = self._root
-        call_id = call.id if isinstance(call, ToolCall) else None
 
         if isinstance(call, ModelRequest) and call.purpose == "summary" and self._metrics is not None:
             self._metrics.summary_requested(run_id, self._last_event_at)
@@ -127,7 +131,7 @@ class RunTelemetry:
         if self._spans is not None:
             open_span = self._open_span(self._spans, run_id, call)
 
-        return _CallContext(self, self._writer, run_id, call_id, open_span, self._log_context(run_id, call, open_span))
+        return _CallContext(self, self._writer, run_id, call, open_span, self._log_context(run_id, call, open_span))
 
     def _open_span(self, spans: SpanBuilder, run_id: str, call: ModelRequest | ToolCall) -> OpenSpan | None:
         if isinstance(call, ToolCall):
@@ -158,14 +162,17 @@ class RunTelemetry:
 
         return ids
 
-    def call_failed(self, run_id: str, call_id: str | None, open_span: OpenSpan | None, error: BaseException) -> None:
-        """A call raised. A cancelled call is not an error."""
-        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+    def call_failed(
+        self, run_id: str, call: ModelRequest | ToolCall, open_span: OpenSpan | None, error: BaseException
+    ) -> None:
+        """A call raised. A call that was cancelled, or stopped by Ctrl-C, is not an error."""
+        if isinstance(error, asyncio.CancelledError | GeneratorExit | KeyboardInterrupt):
             return
 
-        if call_id is not None:
+        if isinstance(call, ToolCall):
             if self._logger is not None:
-                self._tool_errors[run_id, call_id] = type(error).__name__
+                self._tool_errors[run_id, call.id] = type(error).__name__
+                self._log_traceback(self._logger, run_id, call, error)
 
             if self._spans is not None and open_span is not None:
                 open_span.error_type = type(error).__name__
@@ -177,6 +184,14 @@ class RunTelemetry:
 
         if self._metrics is not None:
             self._metrics.chat_failed(run_id, error, self._now())
+
+    def _log_traceback(self, logger: BoundLogger, run_id: str, call: ToolCall, error: BaseException) -> None:
+        text = replace_surrogates("".join(format_exception(type(error), error, _traceback_of_tool(error))))
+        # Scrub before truncating: half of a secret would not be recognized.
+        text = truncate_middle(scrub_value(self._scrub, text).rstrip(), MAX_TRACEBACK_CHARS)
+        ids = self._log_ids(run_id, self._agents.get(run_id, ""))
+        fields = {"tool": call.name, "call": call.id, "error_type": type(error).__name__, "exception": text}
+        logger.warning(TOOL_RAISED, **ids, **fields)
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -203,6 +218,20 @@ class RunTelemetry:
                 parts.callback(self._spans.run_ended, state)
 
 
+def _traceback_of_tool(error: BaseException) -> TracebackType | None:
+    """The traceback without the frames of the engine that called the tool."""
+    trace = error.__traceback__
+
+    while trace is not None and trace.tb_next is not None and _is_engine_frame(trace.tb_frame):
+        trace = trace.tb_next
+
+    return trace
+
+
+def _is_engine_frame(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("crew.engine.")
+
+
 def _capture_request(open_span: OpenSpan, request: ModelRequest) -> None:
     messages, omitted = messages_json(request.messages)
     open_span.span.set_attribute(names.INPUT_MESSAGES, messages)
@@ -215,18 +244,18 @@ def _capture_request(open_span: OpenSpan, request: ModelRequest) -> None:
 class _CallContext:
     """Attaches the span of one call, and binds the ids for log lines written inside it."""
 
-    __slots__ = ("_bound", "_call_id", "_ids", "_open_span", "_run_id", "_telemetry", "_token", "_writer")
+    __slots__ = ("_bound", "_call", "_ids", "_open_span", "_run_id", "_telemetry", "_token", "_writer")
 
     def __init__(
         self,
         telemetry: RunTelemetry,
         writer: SpanWriter | None,
         run_id: str,
-        call_id: str | None,
+        call: ModelRequest | ToolCall,
         open_span: OpenSpan | None,
         ids: Mapping[str, str],
     ) -> None:
-        self._telemetry, self._writer, self._run_id, self._call_id = telemetry, writer, run_id, call_id
+        self._telemetry, self._writer, self._run_id, self._call = telemetry, writer, run_id, call
         self._open_span, self._ids = open_span, ids
         self._token: object = None
         self._bound: AbstractContextManager[None] | None = None
@@ -255,4 +284,4 @@ class _CallContext:
             self._writer.detach(self._token)
 
         if error is not None:
-            self._telemetry.call_failed(self._run_id, self._call_id, self._open_span, error)
+            self._telemetry.call_failed(self._run_id, self._call, self._open_span, error)

@@ -72,18 +72,6 @@ def raises_surrogates() -> str:
 
 
 @tool
-def exits() -> str:
-    """Try to end the process."""
-    raise SystemExit(3)
-
-
-@tool
-def interrupts() -> str:
-    """Pretend to be Ctrl-C."""
-    raise KeyboardInterrupt
-
-
-@tool
 def stops_iterating() -> str:
     """Raise StopIteration, which a future can't hold."""
     raise StopIteration("over")
@@ -93,6 +81,24 @@ def stops_iterating() -> str:
 async def cancels() -> str:
     """Raise a cancellation that was not requested."""
     raise asyncio.CancelledError
+
+
+@tool
+def cancels_in_its_thread() -> str:
+    """Raise a cancellation on a thread."""
+    raise asyncio.CancelledError
+
+
+@tool
+async def closes() -> str:
+    """Raise what Python raises in a coroutine that is closed."""
+    raise GeneratorExit("closed")
+
+
+@tool
+def closes_in_its_thread() -> str:
+    """Raise it on a thread."""
+    raise GeneratorExit("closed")
 
 
 @tool
@@ -177,10 +183,11 @@ async def results(*calls: Any, tools: Any = TOOLS, **options: Any) -> tuple[Tool
         ("raises_late", "LookupError: gone"),
         ("raises_silently", "SilentError: (the error message can't be read: __str__ raised)"),
         ("raises_surrogates", "ValueError: bad \ufffd path"),
-        ("exits", "SystemExit: 3"),
-        ("interrupts", "KeyboardInterrupt"),
         ("stops_iterating", "StopIteration: over"),
         ("cancels", "CancelledError"),
+        ("cancels_in_its_thread", "CancelledError"),
+        ("closes", "GeneratorExit: closed"),
+        ("closes_in_its_thread", "GeneratorExit: closed"),
         ("times_out_by_itself", "TimeoutError: the server did not answer"),
         ("no_json", "NotJson"),
         ("circular", "Circular reference"),

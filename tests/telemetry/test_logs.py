@@ -1,5 +1,6 @@
 """One log line a step, with the ids of the run and its spans; silent until logging is configured."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -161,5 +162,74 @@ async def test_abandoned_stream_is_logged_as_interrupted(lines: Callable[[], lis
 
 def test_every_log_event_is_in_the_names_module() -> None:
     """The docs list every log event."""
-    extra = {"run.interrupted"}
+    extra = {"run.interrupted", "tool.raised"}
     assert {entry.name for entry in LOG_ENTRIES.values()} | extra == set(LOG_EVENTS)
+
+
+SECRET = "hunter2-hunter2"
+
+
+@tool(retries=1)
+def pay(account: str) -> str:
+    """Fail with a secret in the message."""
+    raise LookupError(f"no account {account}, token {SECRET}, key sk-abcdefghijklmnopqrstuvwx")
+
+
+def payer(*tools: object) -> CrewExecutor:
+    script = ScriptedProvider(call("pay", account="17"), "Done.")
+    return CrewExecutor(Agent("a", model=script, tools=tools or [pay]), secrets=[SECRET])
+
+
+async def test_traceback_of_a_tool_is_logged_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    """A warning for each attempt, so that it shows by default, with the frames of the tool and not of the engine."""
+    caplog.set_level(logging.WARNING, logger="crew")
+    result = await payer().execute("Go")
+    raised = [record for record in caplog.records if str(record.msg).startswith("tool.raised")]
+    assert [record.levelname for record in raised] == ["WARNING", "WARNING"]
+    fields = raised[0].msg.fields
+    assert (fields["tool"], fields["error_type"], fields["agent"], fields["run_id"]) == (
+        "pay",
+        "LookupError",
+        "a",
+        result.run_id,
+    )
+    first, *frames, last = raised[0].getMessage().splitlines()[1:]
+    assert first == "Traceback (most recent call last):"
+    assert last == "LookupError: no account 17, token [secret], key [hidden]"
+    assert sum(line.lstrip().startswith("File ") for line in frames) == 1
+    assert "in pay" in "".join(frames)
+    assert not [record for record in caplog.records if SECRET in record.getMessage()]
+
+
+async def test_traceback_is_a_field_of_a_json_line(capfd: pytest.CaptureFixture[str]) -> None:
+    """`configure(logs="json")`: at the default level, under the name that structlog uses."""
+    configure(logs="json")
+    await payer().execute("Go")
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    raised = [line for line in lines if line["event"] == "tool.raised"]
+    assert raised[0]["exception"].startswith("Traceback (most recent call last):\n")
+    assert SECRET not in str(lines)
+
+
+async def test_cancelled_and_interrupted_tools_log_no_traceback(lines: Callable[[], list[dict]]) -> None:
+    """Only an error has a traceback; Ctrl-C is logged as an interrupted run."""
+
+    @tool(name="pay", timeout=0.01)
+    async def slow(account: str) -> str:
+        """Take too long."""
+        await asyncio.sleep(60)
+        return ""
+
+    @tool(name="pay")
+    async def stopped(account: str) -> str:
+        """Be interrupted."""
+        raise KeyboardInterrupt
+
+    await payer(slow).execute("Go")
+
+    with pytest.raises(KeyboardInterrupt):
+        await payer(stopped).execute("Go")
+
+    assert "tool.raised" not in [line["event"] for line in lines()]
+    assert lines()[-1]["event"] == "run.interrupted"
+    assert lines()[-1]["error_type"] == "KeyboardInterrupt"
