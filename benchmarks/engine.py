@@ -9,6 +9,7 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from itertools import chain
 
 from crew import Agent, CrewExecutor, Limits, ScriptedProvider, call, tool
 from crew.history import History
@@ -17,6 +18,8 @@ from crew.interfaces import HistoryBudget, HistoryEntry, ModelReply, ModelReques
 from crew.messages import AssistantMessage, Message, ToolCall, ToolMessage, ToolResult, Transcript, UserMessage
 
 LENGTHS = (100, 1_000, 10_000, 100_000)
+LIMITS = (50, 200, 1_000)
+PRUNE_MS = 1.0
 ROUNDS = 200
 IDLE = 200
 REPEATS = 7
@@ -104,6 +107,33 @@ def cycles() -> None:
     early, late = best(lambda: around(50), 30), best(lambda: around(500), 30)
     print(f"a prune cycle around turn 50: {early * 1e6:.0f} µs, around turn 500: {late * 1e6:.0f} µs")
     print(f"  ratio {late / early:.3f}")
+
+
+def question_and_answer(number: int) -> list[Message]:
+    return [UserMessage("the question", id=f"u{number}"), AssistantMessage("the answer", id=f"a{number}")]
+
+
+def prunings() -> None:
+    """The append that prunes, in a history that was pruned before, by its limit and the kind of its messages."""
+    print("an append that prunes to half of the limit")
+
+    for kind in (call_and_result, question_and_answer):
+        for limit in LIMITS:
+            policy, budget = Rolling(), HistoryBudget(limit=limit, prune_to=limit // 2)
+            history, times = History(goal="a0"), []
+
+            for position, message in enumerate(chain.from_iterable(map(kind, range(10 * limit)))):
+                entry = HistoryEntry(message=message, position=position, tokens=5)
+                start = time.process_time()
+                history, pruned = history.append(entry, policy=policy, budget=budget)
+
+                if pruned is not None:
+                    times.append(time.process_time() - start)
+
+            found, target = min(times[1:]) * 1e3, PRUNE_MS * max(0.2, limit / 1_000)
+            name = kind.__name__.replace("_", " ")
+            result = "met" if found <= target else "MISSED"
+            print(f"  {name:20} limit {limit:>5,}: {found:5.2f} ms (target {target}) {result}")
 
 
 # ------------------------------------------------------------------------------------------ the overhead of a run
@@ -196,5 +226,6 @@ async def idle_run_size() -> float:
 if __name__ == "__main__":
     appends()
     cycles()
+    prunings()
     overhead()
     print(f"an idle run holds {asyncio.run(idle_run_size()) / 1024:.1f} KiB")

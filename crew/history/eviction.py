@@ -30,32 +30,59 @@ Unit = Literal["tokens", "size"]
 
 def group_entries(entries: Sequence[HistoryEntry], goal: str) -> tuple[MessageGroup, ...]:
     """Group a history. Mandatory are the goal, the system messages (identical ones once) and the newest group."""
+    groups = _groups(tuple(entries))
     system_texts: set[str] = set()
-    groups: list[MessageGroup] = []
 
-    for span in group_spans([entry.message for entry in entries]):
-        members = tuple(entries[span])
-        first = members[0].message
-        mandatory = bool(goal) and first.id == goal
+    for index in [i for i, g in enumerate(groups) if g.kind == "system" or (goal and g.entries[0].message.id == goal)]:
+        first = groups[index].entries[0].message
 
         if isinstance(first, SystemMessage):
-            mandatory = mandatory or first.text not in system_texts
+            if first.text in system_texts and first.id != goal:
+                continue
+
             system_texts.add(first.text)
 
-        groups.append(
-            MessageGroup(
-                entries=members,
-                size=sum(message_size(entry.message) for entry in members),
-                tokens=sum(entry.tokens for entry in members),
-                kind=_group_kind(first),
-                mandatory=mandatory,
-            )
-        )
+        groups[index] = replace(groups[index], mandatory=True)
 
     for index in _newest_groups(groups):
         groups[index] = replace(groups[index], mandatory=True)
 
     return tuple(groups)
+
+
+def prepare_groups(entries: tuple[HistoryEntry, ...], start: int) -> None:
+    """Build the groups of the entries from index `start` on, so that a pruning need not build a thousand at once."""
+    while 0 < start < len(entries) and isinstance(entries[start].message, ToolMessage):
+        start -= 1
+
+    _groups(entries[start:])
+
+
+def _groups(entries: tuple[HistoryEntry, ...]) -> list[MessageGroup]:
+    """The groups; each is kept with its first message, since the next pruning needs it again."""
+    groups: list[MessageGroup] = []
+
+    for span in group_spans([entry.message for entry in entries]):
+        members = entries[span]
+        cache = members[0].message.cache()
+        group = cache.get("group")
+
+        if group is None or group.entries != members:
+            group = cache["group"] = _build_group(members)
+
+        groups.append(group)
+
+    return groups
+
+
+def _build_group(entries: tuple[HistoryEntry, ...]) -> MessageGroup:
+    size = tokens = 0
+
+    for entry in entries:
+        size += message_size(entry.message)
+        tokens += entry.tokens
+
+    return MessageGroup(entries=entries, size=size, tokens=tokens, kind=_group_kind(entries[0].message))
 
 
 def _group_kind(first: Message) -> Literal["system", "user", "reply", "exchange", "results"]:
@@ -95,7 +122,7 @@ def is_summary(group: MessageGroup) -> bool:
 
 def groups_size(groups: Sequence[MessageGroup]) -> int:
     """The number of messages in these groups."""
-    return sum(g.size for g in groups)
+    return sum([g.size for g in groups])
 
 
 def protect(groups: Sequence[MessageGroup], protected: Collection[int]) -> tuple[MessageGroup, ...]:
@@ -114,10 +141,14 @@ def eviction_order(groups: Sequence[MessageGroup]) -> Iterator[tuple[int, ...]]:
     for opener, members in _turns(groups):
         units = [(index,) for index in members if not groups[index].mandatory]
 
-        if opener is not None and _may_leave(groups[opener]) and not _has_mandatory(groups, members):
-            units = [*units[:-1], (*(units[-1] if units else ()), opener)]
+        # Without a mandatory group in the turn, which is the usual case, the members need not be looked at again.
+        stays = len(units) < len(members) and _has_mandatory(groups, members)
 
-        yield from units
+        if opener is None or stays or not _may_leave(groups[opener]):
+            yield from units
+        else:
+            yield from units[:-1]
+            yield (*(units[-1] if units else ()), opener)
 
 
 def last_resort_order(groups: Sequence[MessageGroup]) -> Iterator[tuple[int, ...]]:
@@ -128,7 +159,7 @@ def last_resort_order(groups: Sequence[MessageGroup]) -> Iterator[tuple[int, ...
 
 
 def _may_leave(opener: MessageGroup) -> bool:
-    return not opener.mandatory and not is_summary(opener)
+    return not (opener.mandatory or isinstance(opener.entries[0].message, SummaryMessage))
 
 
 def _older_summaries(groups: Sequence[MessageGroup]) -> Iterator[tuple[int, ...]]:
@@ -178,7 +209,7 @@ def evict(
     """
     amounts = [g.tokens if by == "tokens" else g.size for g in groups]
     gone = set(evicted)
-    remaining = sum(amounts) - sum(amounts[index] for index in gone)
+    remaining = sum(amounts) - sum([amounts[index] for index in gone])
 
     for floor, order in (
         (target, eviction_order),
@@ -190,9 +221,10 @@ def evict(
             continue
 
         for unit in order(groups):
-            leaving = [index for index in unit if index not in gone]
-            gone.update(leaving)
-            remaining -= sum(amounts[index] for index in leaving)
+            for index in unit:
+                if index not in gone:
+                    gone.add(index)
+                    remaining -= amounts[index]
 
             if remaining <= floor:
                 break
@@ -204,12 +236,26 @@ def prune_decision(
     groups: Sequence[MessageGroup], gone: Collection[int], reason: str, to_summarize: Collection[int] = ()
 ) -> PruneDecision:
     """The decision to evict the groups at the indexes `gone`, and to summarize those at `to_summarize`."""
+    kept, evicted = _partition(groups, gone)
     return PruneDecision(
-        kept=tuple(g for i, g in enumerate(groups) if i not in gone),
-        evicted=tuple(g for i, g in enumerate(groups) if i in gone),
+        kept=kept,
+        evicted=evicted,
         to_summarize=tuple(e.message.id for i, g in enumerate(groups) if i in to_summarize for e in g.entries),
         reason=reason if gone else "",
     )
+
+
+def _partition(
+    groups: Sequence[MessageGroup], gone: Collection[int]
+) -> tuple[tuple[MessageGroup, ...], tuple[MessageGroup, ...]]:
+    """The groups that stay, and those at the indexes `gone`."""
+    kept: list[MessageGroup] = []
+    evicted: list[MessageGroup] = []
+
+    for index, group in enumerate(groups):
+        (evicted if index in gone else kept).append(group)
+
+    return tuple(kept), tuple(evicted)
 
 
 # ------------------------------------------------------------------------------------------ bounds
@@ -246,12 +292,12 @@ def enforce_bounds(groups: Sequence[MessageGroup], decision: PruneDecision, limi
         gone = _evict_to_limit(groups, gone, bound - 1)
         to_summarize = _messages_to_summarize(groups, decision, gone, chosen)
 
-    staying = tuple(g for i, g in enumerate(groups) if i not in gone)
-    ids = {entry.message.id for g in staying for entry in g.entries}
+    staying, evicted = _partition(groups, gone)
+    ids = {entry.message.id for g in staying for entry in g.entries} if decision.masked else ()
     return replace(
         decision,
         kept=staying,
-        evicted=tuple(g for i, g in enumerate(groups) if i in gone),
+        evicted=evicted,
         masked=tuple(id for id in decision.masked if id in ids),
         to_summarize=to_summarize,
     )
@@ -269,6 +315,9 @@ def _messages_to_summarize(
     These are the evicted messages that the policy names or did not choose to evict itself, and the older summaries
     that it names. None if nothing that the policy names is among them.
     """
+    if not decision.to_summarize or not gone:
+        return ()
+
     named = set(decision.to_summarize)
 
     def is_covered(index: int, message: Message) -> bool:
@@ -279,16 +328,21 @@ def _messages_to_summarize(
 
     members = [(i, entry.message) for i, g in enumerate(groups) if g.kind != "system" for entry in g.entries]
     covered = [message.id for i, message in members if is_covered(i, message)]
-    return tuple(covered) if gone and named.intersection(covered) else ()
+    return tuple(covered) if named.intersection(covered) else ()
 
 
 def _keep_opening_turn(groups: Sequence[MessageGroup], gone: set[int], limit: int) -> set[int]:
     """Make the history start with a user message: restore that of the first turn, or evict more of the turn."""
-    for opener, members in _turns(groups):
-        staying = [i for i in members if i not in gone and groups[i].kind != "system"]
+    first = next((g for i, g in enumerate(groups) if i not in gone and g.kind != "system"), None)
 
+    if first is None or first.opens_turn:
+        return gone
+
+    for opener, members in _turns(groups):
         if opener is not None and opener not in gone:
             return gone
+
+        staying = [i for i in members if i not in gone and groups[i].kind != "system"]
 
         if not staying:
             continue

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from crew.errors import ContextOverflow
-from crew.history.eviction import call_policy, enforce_bounds, group_entries, groups_size, protect
+from crew.history.eviction import call_policy, enforce_bounds, group_entries, groups_size, prepare_groups, protect
 from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PruneDecision
 from crew.messages import Message, SummaryMessage, message_size
 
@@ -36,6 +36,7 @@ class History:
         exceeded = budget.limit is not None and size > budget.limit
 
         if not exceeded and not budget.eager:
+            prepare_groups(grown.entries, len(self.entries))
             return grown, None
 
         groups = group_entries(grown.entries, self.goal)
@@ -76,7 +77,7 @@ class History:
         return grown._keep(decision), decision
 
     def _keep(self, decision: PruneDecision) -> History:
-        entries = tuple(entry for g in decision.kept for entry in g.entries)
+        entries = tuple([entry for g in decision.kept for entry in g.entries])
         return replace(self, entries=entries, size=groups_size(decision.kept))
 
     def append_final(

@@ -21,20 +21,20 @@ from crew.messages import (
 def group_spans(messages: Sequence[Message]) -> list[slice]:
     """Slices of messages that must stay together: tool calls with the results after them; any other message alone."""
     spans: list[slice] = []
-    index = 0
+    start = 0
+    has_calls = False
 
-    while index < len(messages):
-        end = index + 1
-        message = messages[index]
+    for index, message in enumerate(messages):
+        if has_calls and isinstance(message, ToolMessage):
+            continue
 
-        if isinstance(message, AssistantMessage) and message.calls:
-            while end < len(messages) and isinstance(messages[end], ToolMessage):
-                end += 1
+        if index:
+            spans.append(slice(start, index))
 
-        spans.append(slice(index, end))
-        index = end
+        start = index
+        has_calls = isinstance(message, AssistantMessage) and bool(message.calls)
 
-    return spans
+    return [*spans, slice(start, len(messages))] if messages else spans
 
 
 _LOOKBACK = 4

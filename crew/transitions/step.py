@@ -207,7 +207,7 @@ class Step:
             return
 
         groups = (*decision.kept, *decision.evicted)
-        before = sum(g.size for g in groups)
+        before = sum([g.size for g in groups])
         self._note_for_summary(decision)
         self.counters = fast_replace(
             self.counters,
@@ -221,9 +221,9 @@ class Step:
                 limit=self.plan.budget.limit or 0,
                 before=before,
                 after=history.size,
-                evicted=tuple(entry.message.id for g in decision.evicted for entry in g.entries),
-                tokens_before=sum(g.tokens for g in groups),
-                tokens_after=sum(g.tokens for g in decision.kept),
+                evicted=tuple([entry.message.id for g in decision.evicted for entry in g.entries]),
+                tokens_before=sum([g.tokens for g in groups]),
+                tokens_after=sum([g.tokens for g in decision.kept]),
             ),
             where="history",
         )

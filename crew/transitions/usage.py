@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from crew.fast_replace import fast_replace
+from crew.history.eviction import prepare_groups
 from crew.history.history import History
 from crew.history.token_budget import BilledTokens, Calibration, calibrate, scale_overheads
 from crew.history.view import View
@@ -91,11 +92,16 @@ def _recount_history(
         else:
             return entry
 
+        if tokens == entry.tokens:
+            return entry
+
         return HistoryEntry(message=entry.message, position=entry.position, tokens=tokens)
 
     newest = _entries_since(first, history.entries)
     front = history.entries[: len(history.entries) - len(newest)]
-    return fast_replace(history, entries=front + tuple(map(correct, newest)))
+    entries = front + tuple(map(correct, newest))
+    prepare_groups(entries, len(front))
+    return fast_replace(history, entries=entries)
 
 
 def _entries_since(position: int, entries: tuple[HistoryEntry, ...]) -> tuple[HistoryEntry, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crew.history.eviction import evict, groups_size
+from crew.history.eviction import evict, groups_size, prune_decision
 from crew.interfaces import DEFAULT_LIMIT, HistoryBudget, MessageGroup, PolicyOptions, PruneDecision
 from crew.settings import MessageLimit, PositiveInt, check_settings
 
@@ -33,11 +33,7 @@ class Rolling:
             return PruneDecision(kept=tuple(history))
 
         gone = evict(history, target=budget.prune_to, limit=budget.limit)
-        return PruneDecision(
-            kept=tuple(g for i, g in enumerate(history) if i not in gone),
-            evicted=tuple(g for i, g in enumerate(history) if i in gone),
-            reason=f"{size} messages are more than the limit of {budget.limit}",
-        )
+        return prune_decision(history, gone, f"{size} messages are more than the limit of {budget.limit}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
