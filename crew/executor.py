@@ -32,7 +32,7 @@ from crew.providers.pool import ProviderPool
 from crew.runs.events import Resumed, RunStarted
 from crew.runs.interfaces import Observer, ObserverFactory, RunStore, StoredRun, commits_immediately
 from crew.runs.parameters import Limits, RequestParameters
-from crew.runs.result import RunResult
+from crew.runs.result import ResultHistory, RunResult
 from crew.runs.state import RunState
 from crew.secrets.registry import ExecutorSecrets
 from crew.secrets.scrubbing import scrub_value
@@ -42,7 +42,7 @@ from crew.telemetry.executor_telemetry import ExecutorTelemetry, Telemetry
 from crew.telemetry.metrics import MetricValue
 from crew.telemetry.setup import current_telemetry, telemetry_from_settings
 from crew.transitions.plan import check_system_messages_fit, check_view_policies, compile_plan, resolve_budget
-from crew.transitions.result import continue_from
+from crew.transitions.result import continue_from, continue_messages
 from crew.transitions.resume import check_crew
 from crew.transitions.setting_conflicts import warn_of_conflicts
 from crew.validation.executor_arguments import answers_as_dict, check_answers, check_arguments, check_parameters
@@ -310,6 +310,8 @@ class CrewExecutor:
 
         if isinstance(history, RunResult):
             state = continue_from(state, history.state)
+        elif isinstance(history, ResultHistory):
+            state = continue_messages(self.plan, state, history)
 
         before = state.history.messages
         repaired = repair(rename_duplicate_ids((*before, *imported, goal))[len(before) :])

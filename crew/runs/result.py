@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from crew.messages import Message, Transcript, Usage
 from crew.runs.counters import ToolCounters
@@ -42,6 +42,25 @@ class Metrics:
     prefix_breaks: int
 
 
+class ResultHistory(tuple[Message, ...]):
+    """The messages of a history, and the evicted ones that wait for a summary.
+
+    As `history=` of an `execute` it passes on both, so that the next summary covers the messages in `waiting`. A list
+    or a slice of it holds only the messages.
+    """
+
+    waiting: tuple[Message, ...]
+    evicted_since_attempt: int
+
+    def __new__(
+        cls, messages: Iterable[Message] = (), waiting: tuple[Message, ...] = (), evicted_since_attempt: int = 0
+    ) -> Self:
+        """The number says how many messages were evicted since the last attempt to summarize."""
+        made = super().__new__(cls, messages)
+        made.waiting, made.evicted_since_attempt = waiting, evicted_since_attempt
+        return made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """The outcome of a run. `history` is bounded, `transcript` is complete; `limit` is the limit that ended the run.
@@ -59,7 +78,7 @@ class RunResult:
     run_id: str
     conversation_id: str
     agent: str
-    history: tuple[Message, ...]
+    history: ResultHistory
     transcript: Transcript = field(repr=False)
     usage: Usage
     metrics: Metrics = field(repr=False)

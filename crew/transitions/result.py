@@ -8,13 +8,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from crew.history.history import History
+from crew.history.summaries import has_text, pending_entries
 from crew.interfaces import HistoryEntry
-from crew.messages import AssistantMessage, message_size
+from crew.messages import AssistantMessage, Transcript, message_size
 from crew.runs.counters import RunCounters
-from crew.runs.result import Metrics, RunResult
+from crew.runs.result import Metrics, ResultHistory, RunResult
 from crew.runs.state import (
     Branch,
     Finished,
+    PendingSummary,
     RunState,
     StopReason,
     is_blocked,
@@ -41,7 +43,7 @@ def build_result(plan: Plan, state: RunState) -> RunResult:
         run_id=state.run_id,
         conversation_id=state.conversation_id,
         agent=state.agent,
-        history=tuple(entry.message for entry in entries),
+        history=_result_history(state, entries),
         transcript=state.transcript,
         usage=total_usage(state),
         metrics=Metrics(
@@ -68,6 +70,16 @@ def build_result(plan: Plan, state: RunState) -> RunResult:
         trace_id=state.traceparent[3:35],  # of a W3C traceparent
         state=state,
     )
+
+
+def _result_history(state: RunState, entries: tuple[HistoryEntry, ...]) -> ResultHistory:
+    pending, messages = state.pending_summary, [entry.message for entry in entries]
+
+    if not pending.message_ids:
+        return ResultHistory(messages)
+
+    waiting = tuple(entry.message for entry in pending_entries(state.transcript, pending.message_ids, state.history))
+    return ResultHistory(messages, waiting, pending.evicted_since_attempt)
 
 
 def without_open_calls(entries: tuple[HistoryEntry, ...]) -> tuple[HistoryEntry, ...]:
@@ -123,4 +135,20 @@ def continue_from(state: RunState, before: RunState) -> RunState:
         billed_until=before.billed_until,
         pending_summary=before.pending_summary,
         counters=RunCounters(tokens_appended=before.counters.tokens_appended),
+    )
+
+
+def continue_messages(plan: Plan, state: RunState, before: ResultHistory) -> RunState:
+    """The state of a new run that starts with the messages that wait for a summary; the input follows them."""
+    pending = PendingSummary(message_ids=tuple(message.id for message in before.waiting))
+
+    if plan.options.summarizes:
+        text = any(has_text(message) for message in before.waiting)
+        pending = replace(pending, evicted_since_attempt=before.evicted_since_attempt, has_text=text)
+
+    return replace(
+        state,
+        transcript=Transcript(before.waiting),
+        inherited_messages=len(before.waiting),
+        pending_summary=pending,
     )
