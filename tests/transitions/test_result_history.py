@@ -42,7 +42,7 @@ def failing_first(failures: int) -> ReplyingProvider:
     "policy", [Summarize(limit=16), Checkpoint(trigger_at=20, keep_recent=4)], ids=lambda p: p.name
 )
 async def test_result_history_keeps_messages_that_wait_for_a_summary(policy: Any, store: CheckedStore) -> None:
-    """Two summaries fail; later ones cover all messages since the start, and come when they do with `history=result`."""
+    """Two summaries fail; later ones cover all messages from the start, and come as they do with `history=result`."""
     model, other = failing_first(2), failing_first(2)
     results = await converse(model, 30, pass_result=False, history=policy, store=store)
     await converse(other, 30, pass_result=True, history=policy)
