@@ -138,6 +138,7 @@ class Manifest:
     repairs: tuple[str, ...] = ()
     tokens_billed: int | None = None
     cached_billed: int | None = None
+    output_billed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

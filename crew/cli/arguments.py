@@ -231,6 +231,9 @@ def _add_simulate_parser(subparsers: Subparsers) -> None:
             option, type=float, metavar="DOLLARS", help=f"price of {tokens}, per million (default {price})"
         )
 
+    parser.add_argument(
+        "--cache-step", type=int, metavar="TOKENS", help="the cache is read in multiples of it (OpenAI: 128; default 1)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw a chart of the tokens of each request")
     parser.set_defaults(function="crew.cli.simulate_command:simulate_command")

@@ -18,7 +18,8 @@ def simulate_command(args: argparse.Namespace) -> int:
         if not args.transcript.exists():
             raise DefinitionError(str(args.transcript), "no such file")
 
-        given = {name: getattr(args, name) for name in ("input", "output", "cache_read", "cache_write")}
+        options = ("input", "output", "cache_read", "cache_write", "cache_step")
+        given = {name: getattr(args, name) for name in options}
         prices = Prices(**{name: price for name, price in given.items() if price is not None})
         policies = dict(parse_policy(text) for text in args.policy) or None
         simulation = simulate(args.transcript, policies, prices, facts=args.fact, fixed_tokens=args.fixed_tokens)

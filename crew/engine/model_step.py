@@ -77,7 +77,13 @@ async def _fall_back(run: ActiveRun, state: RunState, provider: Provider, error:
 def _replied_event(
     run: ActiveRun, state: RunState, provider: Provider, reply: ModelReply, manifest: Manifest, saved: float | None
 ) -> Replied:
-    billed = fast_replace(manifest, tokens_billed=reply.usage.input_tokens, cached_billed=reply.usage.cache_read_tokens)
+    usage = reply.usage
+    billed = fast_replace(
+        manifest,
+        tokens_billed=usage.input_tokens,
+        cached_billed=usage.cache_read_tokens,
+        output_billed=usage.output_tokens,
+    )
     message = AssistantMessage(
         replace_surrogates(reply.text),
         calls=tuple(map(replace_surrogates_in_call, reply.calls)),
@@ -89,7 +95,7 @@ def _replied_event(
     return Replied(
         run_id=state.run_id,
         message=message,
-        usage=reply.usage,
+        usage=usage,
         tokens=count_message_tokens(message, run.token_counter(state), keep=keep),
         finish_reason=reply.finish_reason,
         model=reply.model or provider.model,

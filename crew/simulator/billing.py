@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from crew.history.tokens import estimate_message_tokens
-from crew.interfaces import ModelRequest
-from crew.messages import Message
-from crew.settings import NonNegativeNumber, check_settings
+from crew.interfaces import ModelReply, ModelRequest
+from crew.messages import AssistantMessage, Message, ToolMessage
+from crew.providers.anthropic_render import MAX_BLOCKS_APART, MESSAGE_BREAKPOINTS
+from crew.settings import NonNegativeNumber, PositiveInt, check_settings
+from crew.simulator.recorded_bills import RecordedBills
 
 CACHED_FROM = 1_024
 """Providers do not cache shorter prefixes."""
 
-REMEMBERED_REQUESTS = 3
-"""How many of an agent's last requests the cache holds: the last one for a reply, and up to two for summaries."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Dollars per million tokens. The defaults are those of a mid-sized Anthropic model."""
+    """Dollars per million tokens. The defaults are those of a mid-sized Anthropic model.
+
+    `cache_step`: a service that caches any prefix reads multiples of so many tokens (OpenAI: 128). 1: a service that
+    caches up to the breakpoints of a request (Anthropic), which Crew sets at its end.
+    """
 
     input: NonNegativeNumber = 3.0
     output: NonNegativeNumber = 15.0
     cache_read: NonNegativeNumber = 0.3
     cache_write: NonNegativeNumber = 3.75
+    cache_step: PositiveInt = 1
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -54,21 +60,26 @@ class BilledRequest:
         return sum(tokens * price for tokens, price in parts) / 1_000_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class PromptCacheBilling:
-    """Bills requests in order; each one can read the prefixes of earlier ones from the cache."""
+    """Bills requests in order; each one can read the prefixes of earlier ones from the cache, which never expires.
 
-    _cached: dict[str, list[tuple[Message, ...]]] = field(default_factory=dict)
+    `overheads` are the tokens of the instructions and tools of each agent.
+    """
+
+    counts: RecordedBills
+    overheads: Mapping[str, int]
+    cache_step: int = 1
+    _cached: dict[str, set[int]] = field(default_factory=dict)
     _last: dict[str, tuple[Message, ...]] = field(default_factory=dict)
 
-    def bill(self, request: ModelRequest, overhead: int, output: int) -> BilledRequest:
-        """Bill the next request; `overhead` are the tokens of instructions and tools, `output` those of the reply."""
-        messages = request.messages
-        counts = [estimate_message_tokens(message) for message in messages]
-        total = overhead + sum(counts)
-        earlier = self._cached.setdefault(request.agent, [])
-        same = max((_common_messages(messages, other) for other in earlier), default=-1)
-        prefix = overhead + sum(counts[:same]) if same >= 0 else 0
+    def bill(self, request: ModelRequest, reply: ModelReply) -> BilledRequest:
+        """Bill the next request."""
+        messages, overhead = request.messages, self.overheads[request.agent]
+        counts = [self.counts.count(message) for message in messages]
+        total = round(overhead + sum(counts))
+        same = self._read_cache(request)
+        prefix = round(overhead + sum(counts[:same])) // self.cache_step * self.cache_step if same >= 0 else 0
         cached = prefix if prefix >= CACHED_FROM else 0
         written = total - cached if total >= CACHED_FROM else 0
         prefix_broken = False
@@ -78,16 +89,47 @@ class PromptCacheBilling:
             prefix_broken = last is not None and _common_messages(messages, last) < len(last)
             self._last[request.agent] = messages
 
-        self._cached[request.agent] = [*earlier, messages][-REMEMBERED_REQUESTS:]
         return BilledRequest(
             purpose=request.purpose,
             agent=request.agent,
             input_tokens=total,
             cached_tokens=cached,
             written_tokens=written,
-            output_tokens=output,
+            output_tokens=self.counts.count_output(reply),
             prefix_broken=prefix_broken,
         )
+
+    def _read_cache(self, request: ModelRequest) -> int:
+        """The number of messages in the longest cached prefix, -1 if none is cached; then caches this request."""
+        prefixes = [*accumulate(request.messages, _hash_prefix, initial=0)]
+        cached = self._cached.setdefault(request.agent, set())
+        same = next((n for n in range(len(prefixes) - 1, -1, -1) if prefixes[n] in cached), -1)
+        stored = range(len(prefixes)) if self.cache_step > 1 else (0, *_breakpoints(request.messages))
+        cached.update(prefixes[n] for n in stored)
+        return same
+
+
+def _hash_prefix(before: int, message: Message) -> int:
+    """The hash of a prefix with one more message; the tokens differ for a masked or shortened form of a message."""
+    return hash((before, message.id, estimate_message_tokens(message)))
+
+
+def _breakpoints(messages: Sequence[Message]) -> list[int]:
+    """The lengths of the prefixes that end at a breakpoint of a request, as Crew sets them for Anthropic."""
+    ends = [*accumulate(map(_block_count, messages))]
+    last = ends[-1] if ends else 0
+    wanted = [last - number * MAX_BLOCKS_APART for number in range(MESSAGE_BREAKPOINTS)]
+    return [bisect_right(ends, end) for end in wanted if end > 0]
+
+
+def _block_count(message: Message) -> int:
+    match message:
+        case AssistantMessage():
+            return len(message.calls) + bool(message.text)
+        case ToolMessage():
+            return len(message.results)
+        case _:
+            return 1
 
 
 def _common_messages(one: Sequence[Message], other: Sequence[Message]) -> int:

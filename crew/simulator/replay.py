@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,10 +12,11 @@ from crew.engine.requests import build_request
 from crew.engine.run import ActiveRun
 from crew.engine.token_meter import TokenMeter
 from crew.history.history import History
+from crew.history.token_budget import TokenBudget
 from crew.history.tokens import ESTIMATOR, count_message_tokens, estimate_tokens
 from crew.interfaces import ModelReply, ModelRequest, Provider, RetryPolicy
 from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, ToolResult, Usage, UserMessage
-from crew.providers.scripted import ScriptedProvider, estimated_usage
+from crew.providers.scripted import ScriptedProvider
 from crew.runs.events import BaseEvent, Replied, RunStarted, Summarised
 from crew.runs.parameters import Limits, RequestParameters
 from crew.runs.state import Branch, CallTools, Compact, RunState, request_view
@@ -27,11 +29,14 @@ from crew.transitions.step import Step
 from crew.transitions.tool_calls import collect_results, open_calls, record_result
 from crew.transitions.usage import learn_from_bill
 
+_REPETITION = re.compile(r"^\d+\.|\.\d+$")
+"""What the key of a branch holds more than its name if a group or a call runs again."""
+
 MISSING_RESULT = "[No result was recorded.]"
 NO_LIMITS = Limits(rounds=None, handoffs=None, tool_calls_per_turn=1_000)
 
-OnRequest = Callable[[ModelRequest, ModelReply, str], None]
-"""Called with each request, its reply, and the id of the goal."""
+OnRequest = Callable[[ModelRequest, ModelReply, str], Usage]
+"""Called with each request, its reply, and the id of the goal; returns the bill."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +44,7 @@ class Replay:
     """Replays one conversation under one plan; `summarize` takes the place of the model that writes summaries."""
 
     plan: Plan
+    token_budgets: dict[str, tuple[TokenBudget, ...]]
     on_request: OnRequest
     summarize: Callable[[Sequence[Message]], str]
     parameters: RequestParameters = field(default_factory=RequestParameters)
@@ -54,7 +60,7 @@ class Replay:
             agent=recording.agents[0],
             limits=NO_LIMITS,
             parameters=self.parameters,
-            token_budgets=TokenMeter(plan=self.plan).token_budgets(),
+            token_budgets=self.token_budgets,
         )
         self._replay(state, recording)
 
@@ -101,11 +107,12 @@ class Replay:
         assert isinstance(message, AssistantMessage)
         state = self._with_summaries(state)
         request, _ = build_request(self._run(state), state, ScriptedProvider(""), request_view(state))
-        reply = ModelReply(text=message.text, calls=message.calls)
-        self.on_request(request, reply, state.history.goal)
+        written = message.manifest.output_billed if message.manifest else None
+        usage = Usage(requests=1, output_tokens=written or 0)
+        reply = ModelReply(text=message.text, calls=message.calls, usage=usage)
         event = Replied(
             message=message,
-            usage=estimated_usage(request, reply),
+            usage=self.on_request(request, reply, state.history.goal),
             tokens=count_message_tokens(message, ESTIMATOR, keep=True),
         )
         step = self._step(state, event)
@@ -216,8 +223,7 @@ class Replay:
             reply, usage = ModelReply(text=text), Usage()
 
             if question.request is not None:
-                usage = estimated_usage(question.request, reply)
-                self.on_request(question.request, reply, "")
+                usage = self.on_request(question.request, reply, "")
 
             event = Summarised(covers=question.covers, text=text, usage=usage)
             step = self._step(state, event)
@@ -279,8 +285,10 @@ def _next_reply(messages: Sequence[Message], index: int) -> AssistantMessage | N
 
 
 def _branches(recording: Recording, keys: Sequence[str], used: set[str]) -> Iterator[Branch]:
-    """The recorded branches with these keys; each is replayed once."""
-    for branch in recording.branches:
-        if branch.run_id.rpartition("/")[2] in keys and branch.run_id not in used:
-            used.add(branch.run_id)
-            yield branch
+    """The next recorded branch of each of these keys; each is replayed once."""
+    for key in keys:
+        for branch in recording.branches:
+            if _REPETITION.sub("", branch.run_id.rpartition("/")[2]) == key and branch.run_id not in used:
+                used.add(branch.run_id)
+                yield branch
+                break

@@ -8,18 +8,20 @@ from dataclasses import replace
 
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
+from crew.engine.token_meter import TokenMeter
 from crew.errors import DefinitionError
 from crew.history.policies.chain import split_stages
 from crew.history.policies.lookup import PolicySpec, resolve_policy
 from crew.history.summaries import to_plain_text
-from crew.history.tokens import estimate_tokens
+from crew.history.token_budget import TokenBudget
 from crew.interfaces import ModelReply, ModelRequest, policy_options
 from crew.message_rules.validate import validate
-from crew.messages import Message, UserMessage
+from crew.messages import Message, Usage, UserMessage
 from crew.providers.scripted import ScriptedProvider
 from crew.runs.parameters import RequestParameters
 from crew.settings import NonNegativeInt, value_problems
 from crew.simulator.billing import BilledRequest, Prices, PromptCacheBilling
+from crew.simulator.recorded_bills import RecordedBills, read_bills
 from crew.simulator.recording import Recording, RecordingSource, read_recording
 from crew.simulator.replay import Replay
 from crew.simulator.report import Row, Simulation
@@ -59,9 +61,10 @@ def simulate(
     recording = read_recording(transcript)
     prices = prices or Prices()
     labelled = policies if isinstance(policies, Mapping) else _label_policies(policies or ()) or DEFAULT_POLICIES
+    counts = read_bills(recording)
     expected = tuple(_find_constraints(recording) if constraints is None else constraints)
     rows = [
-        _simulate_policy(label, spec, recording, prices, crew, facts, expected, parameters, fixed_tokens)
+        _simulate_policy(label, spec, recording, prices, crew, facts, expected, parameters, fixed_tokens, counts)
         for label, spec in labelled.items()
     ]
     return Simulation(
@@ -96,23 +99,30 @@ def _simulate_policy(
     constraints: Sequence[str],
     parameters: RequestParameters | None,
     fixed_tokens: int,
+    counts: RecordedBills,
 ) -> Row:
-    plan = _plan(spec, recording, crew, fixed_tokens)
-    billing = PromptCacheBilling()
+    plan = _plan(spec, recording, crew)
+    token_budgets = _token_budgets(plan, counts, recorded=crew is None, fixed_tokens=fixed_tokens)
+    overheads = {name: budgets[0].overhead_tokens for name, budgets in token_budgets.items()}
+    billed_overheads = overheads if fixed_tokens else {**overheads, **counts.overheads}
+    billing = PromptCacheBilling(counts=counts, overheads=billed_overheads, cache_step=prices.cache_step)
     requests: list[ModelRequest] = []
     bills: list[BilledRequest] = []
     goals: list[bool] = []
 
-    def on_request(request: ModelRequest, reply: ModelReply, goal: str) -> None:
-        output = estimate_tokens(reply.text) + sum(estimate_tokens(call.arguments) + 4 for call in reply.calls)
-        bills.append(billing.bill(request, plan.toolkits[request.agent].overhead_tokens, output))
+    def on_request(request: ModelRequest, reply: ModelReply, goal: str) -> Usage:
+        billed = billing.bill(request, reply)
+        bills.append(billed)
         requests.append(request)
 
         if request.purpose == "reply":
             goals.append(any(message.id == goal for message in request.messages))
 
+        return Usage(requests=1, input_tokens=billed.input_tokens, output_tokens=billed.output_tokens)
+
     replay = Replay(
         plan=plan,
+        token_budgets=token_budgets,
         on_request=on_request,
         summarize=extract_summary,
         parameters=parameters or RequestParameters(),
@@ -133,7 +143,7 @@ def _simulate_policy(
     )
 
 
-def _plan(spec: PolicySpec, recording: Recording, crew: Crew | Agent | None, fixed_tokens: int) -> Plan:
+def _plan(spec: PolicySpec, recording: Recording, crew: Crew | Agent | None) -> Plan:
     members = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew or _crew_from_recording(recording)
 
     if missing := [name for name in recording.agents if name not in members.agents_by_name]:
@@ -146,9 +156,24 @@ def _plan(spec: PolicySpec, recording: Recording, crew: Crew | Agent | None, fix
     kits = {name: replace(kit, handoffs={}, agents={}) for name, kit in plan.toolkits.items()}
 
     if crew is None:
-        kits = {name: replace(kit, specs=(), overhead_tokens=fixed_tokens) for name, kit in kits.items()}
+        kits = {name: replace(kit, specs=()) for name, kit in kits.items()}
 
     return replace(plan, toolkits=kits)
+
+
+def _token_budgets(
+    plan: Plan, counts: RecordedBills, *, recorded: bool, fixed_tokens: int
+) -> dict[str, tuple[TokenBudget, ...]]:
+    """The token budgets at the start: of the crew, else of the recorded run; `fixed_tokens` is an explicit overhead."""
+    budgets = TokenMeter(plan=plan).token_budgets() | (counts.token_budgets() if recorded else {})
+
+    if not fixed_tokens:
+        return budgets
+
+    return {
+        name: tuple(replace(b, overhead_tokens=fixed_tokens, overhead_counted=fixed_tokens) for b in ranks)
+        for name, ranks in budgets.items()
+    }
 
 
 def _crew_from_recording(recording: Recording) -> Crew:

@@ -56,7 +56,7 @@ async def run_with_manifests(**options: Any) -> tuple[list[Manifest], Any, list[
     assert decode_events(encode_events(events)) == events
     asked = [event.manifest for event in events if isinstance(event, Asked)]
     replied = [event.message.manifest for event in events if isinstance(event, Replied)]
-    assert [replace(m, tokens_billed=None, cached_billed=None) for m in replied if m] == asked
+    assert [replace(m, tokens_billed=None, cached_billed=None, output_billed=None) for m in replied if m] == asked
     return [m for m in replied if m is not None], stream.result, sent
 
 
