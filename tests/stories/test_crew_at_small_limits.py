@@ -68,7 +68,8 @@ async def story(executor: CrewExecutor, **given: Any) -> RunResult:
 
 OUTPUT = "Bye."
 SUB = "[Results of sub]\n## leaf\nLeaf.\n\n## leaf.2\nLeaf."
-JOIN = f"[Results of panel]\n## payer\nPaid.\n\n## asker\n{SUB}\n\n## solo\nPaid."
+# The join moves the headings of a nested join one level down.
+JOIN = f"[Results of panel]\n## payer\nPaid.\n\n## asker\n{SUB.replace('## ', '### ')}\n\n## solo\nPaid."
 
 
 @pytest.mark.parametrize("limit", LIMITS)
