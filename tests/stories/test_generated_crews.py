@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
 from hypothesis import given, note, settings
 
 from crew import InputValidator
@@ -26,6 +27,7 @@ from tests.support.generated_crews import (
 from tests.support.providers import CheckedModels
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # some sketches have a setting that can't take effect
 @settings(max_examples=settings().max_examples * 2 // 5)
 @given(sketch=sketches)
 def test_every_generated_crew_keeps_every_invariant(sketch: Sketch) -> None:
