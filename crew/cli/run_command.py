@@ -10,7 +10,9 @@ import os
 import shlex
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +161,10 @@ def _run_and_report(args: argparse.Namespace, start: Callable[[CrewExecutor], Ev
     store = None if args.store is None else _open_store(args.store)
 
     try:
-        result = run_until_signalled(_run_interactively(_build_executor(crew, args, store, tree), start, args))
+        with _printed_warnings(args):
+            executor = _build_executor(crew, args, store, tree)
+
+        result = run_until_signalled(_run_interactively(executor, start, args))
     except (KeyboardInterrupt, RunError):
         if args.store is not None:
             _print_resume_command(args)
@@ -192,6 +197,18 @@ def _check_file(option: str, path: str, example: str) -> None:
 
     if not os.access(file if file.exists() else file.parent, os.W_OK):
         raise DefinitionError(option, f"can't write {path!r}: permission denied")
+
+
+@contextmanager
+def _printed_warnings(args: argparse.Namespace) -> Iterator[None]:
+    """Print warnings about settings like those of a run; a line of this program would not help the user."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+
+    if not args.quiet:
+        for text in dict.fromkeys(str(warning.message) for warning in caught):
+            print(f"! {text}", file=sys.stderr)
 
 
 def _build_executor(crew: Crew, args: argparse.Namespace, store: SQLiteStore | None, tree: Tree | None) -> CrewExecutor:

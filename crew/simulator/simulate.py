@@ -82,7 +82,7 @@ def _label_policies(policies: Sequence[PolicySpec]) -> dict[str, PolicySpec]:
 
     for spec in policies:
         label = spec if isinstance(spec, str) else str(spec["name"]) if isinstance(spec, Mapping) else spec.name
-        limit = policy_options(resolve_policy(spec)).explicit_limit
+        limit = policy_options(resolve_policy(spec)).history_limit
         label = label if label not in labelled else f"{label} {limit}"
         labelled[label if label not in labelled else f"{label} #{len(labelled)}"] = spec
 

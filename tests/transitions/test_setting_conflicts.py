@@ -23,6 +23,7 @@ from crew import (
     call,
     handoff,
 )
+from crew.cli import main
 from crew.errors import DefinitionError
 from crew.history.policies import Checkpoint, HeadTail, MaskToolResults, Rolling, Summarize, Truncate, Unbounded, chain
 from crew.interfaces import Policy
@@ -362,6 +363,18 @@ def test_an_argument_that_overrides_the_file_has_no_place_in_it(tmp_path: Path) 
 
     with pytest.warns(UserWarning, match="^prune_to=19 is above"):
         CrewExecutor.from_config(file, "one", prune_to=19)
+
+
+def test_the_command_line_prints_warnings_about_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As one line with the place in the file; with --quiet, only the answer is printed."""
+    file = tmp_path / "crew.yaml"
+    file.write_text(FILE.format(top="prune_to: 19", own=""))
+    assert main(["run", str(file), "hi"]) == 0
+    assert capsys.readouterr().err.startswith(
+        f"! {file}:2:1: prune_to=19 is above 0.8 of max_messages_per_request=20: "
+    )
+    assert main(["run", str(file), "hi", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 # ---------------------------------------------------------------------------------------------------- in a run
