@@ -19,7 +19,7 @@ VALUES: list[tuple[Any, dict[str, Any]]] = [
     (View(turn=2), {"hidden_before": 5}),
     (History(goal="g"), {"size": 4}),
     (AssistantMessage("text", id="m"), {"time": 2.5}),
-    (OpenCall(call=ToolCall(id="c", name="look")), {"status": "done"}),
+    (OpenCall(call=ToolCall(id="c", name="look"), key="r:1.0"), {"status": "done"}),
     (CallTools(calls=()), {"declined": ("x",)}),
     (Replied(message=AssistantMessage("text"), usage=Usage(), tokens=3), {"sequence": 9, "at": 1.0}),
     (ToolsStarted(calls=()), {"agent": "b"}),
