@@ -242,10 +242,9 @@ class CrewExecutor:
         if await self._active_runs.cancel(run_id):
             return  # it was resumed in the meantime
 
-        async with self._active_runs.claim(run_id):
-            run, _ = self._active_run(stored.state, lambda event: None, None, streams=False, resumes=True)
-            run.version = stored.version
-            await self._active_runs.cancel_inactive(run)
+        run, _ = self._active_run(stored.state, lambda event: None, None, streams=False, resumes=True)
+        run.version = stored.version
+        await self._active_runs.cancel_inactive(run)
 
     async def aclose(self) -> None:
         """Stop active runs, which stay resumable, close all connections, and flush telemetry."""

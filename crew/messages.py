@@ -80,7 +80,7 @@ class ToolResult:
     call_id: str
     text: str
     name: str = ""
-    outcome: Literal["ok", "error"] = "ok"
+    outcome: Literal["ok", "error", "unknown"] = "ok"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

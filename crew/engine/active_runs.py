@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from crew.engine.concurrency import USER_CODE_ERRORS, is_failure
 from crew.engine.loop import drive
@@ -26,9 +26,11 @@ def _closing_observers(run: ActiveRun) -> Iterator[None]:
     try:
         yield
     except BaseException as error:  # observers are notified of every outcome; the error is raised again
+        run.is_open = False
         run.observers.close(error, run.state)
         raise
 
+    run.is_open = False
     run.observers.close(None, run.state)
 
 
@@ -39,6 +41,8 @@ class ActiveRuns:
     connections: AsyncClosable
     _tasks: dict[str, asyncio.Task[object]] = field(default_factory=dict)
     _cancelled: set[str] = field(default_factory=set)
+    _cancelling: dict[str, asyncio.Future[None]] = field(default_factory=dict)
+    """The inactive runs whose cancellation is being recorded; the future ends with it."""
 
     async def run(self, run: ActiveRun, first: InputEvent) -> RunResult:
         """Record the first event and drive the run; observers are notified when it ends."""
@@ -73,7 +77,10 @@ class ActiveRuns:
             if failure is not None:
                 raise self._run_error(run, failure)
 
-        return build_result(run.plan, run.state)
+        return self._result(run)
+
+    def _result(self, run: ActiveRun) -> RunResult:
+        return replace(build_result(run.plan, run.state), orphans=tuple(run.orphans))
 
     async def _drive_until_time_limit(self, run: ActiveRun) -> None:
         limit = run.state.limits.seconds
@@ -97,7 +104,7 @@ class ActiveRuns:
             return error  # the run never started
 
         run.emit(RunFailed(run_id=run.state.run_id, error=describe(error), error_type=type(error).__name__))
-        result = build_result(run.plan, run.state)
+        result = self._result(run)
 
         if isinstance(error, RunError):
             error.result = result
@@ -110,8 +117,16 @@ class ActiveRuns:
 
     async def cancel_inactive(self, run: ActiveRun) -> None:
         """Record that a run which is not under way is cancelled."""
-        with _closing_observers(run):
-            await self._record_cancelled(run)
+        run_id = run.state.run_id
+        ended = self._cancelling[run_id] = asyncio.get_running_loop().create_future()
+
+        try:
+            async with self.claim(run_id):
+                with _closing_observers(run):
+                    await self._record_cancelled(run)
+        finally:
+            del self._cancelling[run_id]
+            ended.set_result(None)
 
     async def _record_cancelled(self, run: ActiveRun) -> None:
         if not isinstance(run.state.next, Finished):
@@ -143,6 +158,11 @@ class ActiveRuns:
 
         if task is None:
             return False
+
+        if run_id in self._cancelling:
+            # Another caller records the cancellation in its task, which must not be cancelled.
+            await asyncio.wait([self._cancelling[run_id]])
+            return True
 
         self._cancelled.add(run_id)
         task.cancel()

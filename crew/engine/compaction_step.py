@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crew.engine.concurrency import USER_CODE_ERRORS, is_failure, run_in_daemon_thread
+from crew.engine.concurrency import USER_CODE_ERRORS, is_failure, run_in_daemon_thread, run_or_abandon
 from crew.engine.requests import build_request, new_request, summary_settings
 from crew.engine.run import ActiveRun
 from crew.errors import CompressionFailed, describe
@@ -84,15 +84,17 @@ async def make_summary(run: ActiveRun, state: RunState, now: Compact) -> None:
 
 
 async def _get_summary(run: ActiveRun, summary_request: SummaryRequest) -> tuple[str, Usage, str, str]:
+    def abandon(outcome: asyncio.Future[Any]) -> None:
+        run.abandon(run.state.run_id, "the summarizer", outcome)
+
     if summary_request.request is not None and summary_request.provider is not None:
         with run.observers.call_context(summary_request.request.run_id, summary_request.request):
-            reply = await summary_request.provider.complete(summary_request.request)
+            reply = await run_or_abandon(summary_request.provider.complete(summary_request.request), abandon)
 
         return replace_surrogates(reply.text), reply.usage, _summary_problem(reply), reply.model
 
-    async with asyncio.timeout(SUMMARIZER_TIMEOUT):
-        text = await _call_summarizer(run.plan.options.summarizer, summary_request.span)
-
+    work = _call_summarizer(run.plan.options.summarizer, summary_request.span)
+    text = await run_or_abandon(work, abandon, SUMMARIZER_TIMEOUT)
     return replace_surrogates(text), Usage(), _summary_problem(ModelReply(text=text)), ""
 
 

@@ -75,6 +75,62 @@ async def wait_until_done(task: asyncio.Future[Any]) -> bool:
     return cancelled
 
 
+GRACE_SECONDS = 5.0
+"""How long a cancelled tool or provider may take to end. Then the run continues without it."""
+
+
+class TimedOut(Exception):
+    """User code did not end in time. Not a `TimeoutError`, which user code may raise itself."""
+
+
+OnAbandoned = Callable[[asyncio.Future[Any]], None]
+
+
+async def run_or_abandon(
+    work: Coroutine[Any, Any, Value], on_abandoned: OnAbandoned, seconds: float | None = None
+) -> Value:
+    """Run user code in a task. After `seconds`, or if this wait is cancelled, cancel the task, or else abandon it.
+
+    Raises `TimedOut` after `seconds`. A task is needed because a coroutine that is awaited directly and ignores its
+    cancellation would also hold up everything that awaits it.
+    """
+    task = asyncio.ensure_future(carry_errors(work))
+
+    try:
+        done, _ = await asyncio.wait((task,), timeout=seconds)
+    except asyncio.CancelledError:
+        await _stop(task, on_abandoned)
+        raise
+
+    if not done:
+        await _stop(task, on_abandoned)
+        raise TimedOut
+
+    return carried_result(task)
+
+
+async def _stop(task: asyncio.Future[Any], on_abandoned: OnAbandoned) -> None:
+    """Cancel a task and wait a bounded time for its end, also if this wait is cancelled."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + GRACE_SECONDS
+    cancelled = False
+    task.cancel()
+
+    while not task.done() and (left := deadline - loop.time()) > 0:
+        try:
+            await asyncio.wait((task,), timeout=left)
+        except asyncio.CancelledError:
+            cancelled = True
+
+    if not task.done():
+        on_abandoned(task)
+    elif not task.cancelled():
+        task.exception()  # mark it as retrieved: the caller raises its own error
+
+    if cancelled:
+        raise asyncio.CancelledError
+
+
 async def run_all(working: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run all coroutines to their end; the first error cancels the others and is raised without a group."""
     coroutines = list(working)
@@ -157,26 +213,29 @@ class DaemonThreads:
 DAEMON_THREADS = DaemonThreads()
 
 
-async def run_in_daemon_thread(work: Callable[[], Value], *, name: str) -> Value:
+async def run_in_daemon_thread(
+    work: Callable[[], Value], *, name: str, on_abandoned: OnAbandoned | None = None
+) -> Value:
     """Run a function on a daemon thread; if the wait is cancelled, the thread keeps running in the background.
 
+    A thread can't be cancelled, so `on_abandoned` gets a future of its outcome at once.
     The default executor of the loop is no alternative: `asyncio.run` waits for its threads, forever if one hangs.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Value] = loop.create_future()
+    late: asyncio.Future[Value] = loop.create_future()
     context = contextvars.copy_context()
 
     def settle(value: Value | None, error: BaseException | None) -> None:
-        if result.done():
-            return
+        target = late if result.done() else result
 
         if error is None:
-            result.set_result(value)  # type: ignore[arg-type]
+            target.set_result(value)  # type: ignore[arg-type]
         elif isinstance(error, StopIteration | GeneratorExit):
             # Thrown into a coroutine, these would mean something else: the end of an iterator, or of the coroutine.
-            result.set_exception(RuntimeError(describe(error)))
+            target.set_exception(RuntimeError(describe(error)))
         else:
-            result.set_exception(error)
+            target.set_exception(error)
 
     outcome: list[tuple[Value | None, BaseException | None]] = []
 
@@ -195,4 +254,15 @@ async def run_in_daemon_thread(work: Callable[[], Value], *, name: str) -> Value
             pass  # the loop was closed in the meantime
 
     DAEMON_THREADS.run(job, finished)
-    return await result
+
+    try:
+        return await result
+    except asyncio.CancelledError:
+        if result.cancelled():
+            # Retrieve the outcome, so that asyncio does not log it.
+            late.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+            if on_abandoned is not None:
+                on_abandoned(late)
+
+        raise

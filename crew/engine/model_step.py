@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from crew.engine.concurrency import is_failure
+from crew.engine.concurrency import is_failure, run_or_abandon
 from crew.engine.requests import build_request, build_request_manifest
 from crew.engine.run import ActiveRun
 from crew.errors import ContextTooLong, CrewError, MalformedReply, ProviderError, QuotaExceeded, Unavailable, describe
@@ -105,10 +105,17 @@ def _replied_event(
 
 
 async def _call_provider(run: ActiveRun, provider: Provider, request: ModelRequest) -> ModelReply:
+    is_active = True
+
+    def abandon(outcome: asyncio.Future[ModelReply]) -> None:
+        nonlocal is_active
+        is_active = False
+        run.abandon(request.run_id, f"the model {provider.name}:{provider.model} of {request.agent}", outcome)
+
     try:
         with run.observers.call_context(request.run_id, request):
-            on_delta = run.on_delta(request.run_id)
-            reply = await provider.complete(request, on_delta)
+            on_delta = run.on_delta(request.run_id, lambda: is_active)
+            reply = await run_or_abandon(provider.complete(request, on_delta), abandon)
 
         if isinstance(on_delta, ScrubbedDeltas):
             on_delta.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -13,12 +14,14 @@ from crew.engine.token_meter import TokenMeter
 from crew.errors import CrewError, StoreError, describe
 from crew.fast_replace import fast_replace
 from crew.interfaces import Delta, OnDelta, Provider, RetryPolicy, TokenCounter
-from crew.runs.events import BaseEvent, Event, Replied, RunStarted, TextDelta, ToolProgress
+from crew.runs.events import BaseEvent, Event, Replied, RunStarted, TextDelta, ToolProgress, Warned
 from crew.runs.interfaces import RunStore
 from crew.runs.state import Finished, RunState
 from crew.secrets.scrubbing import ScrubbedDeltas, Scrubber, scrub_value
 from crew.transitions.advance import InputEvent, advance, find_run
 from crew.transitions.plan import Plan
+
+log = logging.getLogger("crew")
 
 AnyEvent = TypeVar("AnyEvent", bound=BaseEvent)
 
@@ -35,6 +38,8 @@ class ActiveRun:
 
     `commits_immediately` is whether the store's `commit` never suspends. `errors` holds the error of each child that
     failed in this process: the state only has its text. `register_keys` registers API keys that were set meanwhile.
+    `orphans` are the tools and models that go on although they were cancelled. `is_open` is whether observers still get
+    events.
     """
 
     plan: Plan
@@ -51,6 +56,8 @@ class ActiveRun:
     scrubber: Scrubber | None = None
     register_keys: Callable[[], None] = lambda: None
     errors: dict[str, BaseException] = field(default_factory=dict)
+    orphans: list[str] = field(default_factory=list)
+    is_open: bool = True
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _uncommitted: list[Event] = field(default_factory=list)
     _deferred: list[Event] = field(default_factory=list)
@@ -151,12 +158,32 @@ class ActiveRun:
 
         self.observers(event)
 
-    def on_delta(self, run_id: str) -> OnDelta | None:
+    def abandon(self, run_id: str, name: str, outcome: asyncio.Future[Any]) -> None:
+        """Continue without a tool or a model that goes on although it was cancelled; report its late outcome."""
+        self.orphans.append(name)
+        self.emit(Warned(run_id=run_id, text=f"{name} goes on although it was cancelled; the run continues without it"))
+
+        def report(done: asyncio.Future[Any]) -> None:
+            error = None if done.cancelled() else done.exception()
+            how = "ended" if error is None else f"failed: {describe(error)}"
+            text = scrub_value(self.scrubber, f"{name} {how} after the run had continued without it")
+
+            if self.is_open:
+                self.emit(Warned(run_id=run_id, text=text))
+            else:
+                log.warning("%s (run %s)", text, run_id)
+
+        outcome.add_done_callback(report)
+
+    def on_delta(self, run_id: str, is_active: Callable[[], bool]) -> OnDelta | None:
         """The callback for the pieces of a streamed reply; None where the caller does not stream."""
         if not self.wants_deltas:
             return None
 
         def emit_delta(delta: Delta) -> None:
+            if not is_active():
+                return  # a model that goes on although it was cancelled
+
             self.emit(TextDelta(run_id=run_id, text=delta.text, channel=delta.kind))
 
         return emit_delta if self.scrubber is None else ScrubbedDeltas(self.scrubber, emit_delta)

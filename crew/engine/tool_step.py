@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
 
-from crew.engine.concurrency import is_failure, run_in_daemon_thread
+from crew.engine.concurrency import OnAbandoned, TimedOut, is_failure, run_in_daemon_thread, run_or_abandon
 from crew.engine.run import ActiveRun
 from crew.errors import RunError, describe, suggest
 from crew.fast_replace import fast_replace
 from crew.messages import NO_OUTPUT, ToolCall, ToolResult, replace_surrogates
 from crew.runs.events import CallHeld, ToolProgress, ToolReturned, ToolsStarted, Warned
-from crew.runs.state import CallTools, OpenCall, RunState, total_usage
+from crew.runs.state import UNKNOWN_EFFECT, CallTools, OpenCall, RunState, total_usage
 from crew.secrets.scrubbing import scrub_value
 from crew.tools.context import Context
 from crew.tools.schema import InvalidArguments
@@ -23,7 +23,7 @@ from crew.tools.tool import Tool, to_text, truncate_middle
 
 BATCH_SECONDS = 60.0
 
-Outcome = Literal["ok", "error"]
+Outcome = Literal["ok", "error", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +102,8 @@ async def run_call(run: ActiveRun, state: RunState, prepared: PreparedCall) -> N
 
         text, outcome = await _attempt(run, state, prepared, seconds)
 
-        if outcome == "ok":
-            break
+        if outcome != "error":
+            break  # a write whose effect is unknown is not repeated
 
         if attempt < tool.retries:
             reason = scrub_value(run.scrubber, text)[:200]
@@ -118,21 +118,17 @@ async def run_call(run: ActiveRun, state: RunState, prepared: PreparedCall) -> N
 async def _attempt(run: ActiveRun, state: RunState, prepared: PreparedCall, seconds: float) -> tuple[str, Outcome]:
     tool, name, task = prepared.tool, prepared.call.name, asyncio.current_task()
 
+    def abandon(outcome: asyncio.Future[Any]) -> None:
+        run.abandon(state.run_id, f"the tool {name} ({prepared.key})", outcome)
+
     try:
-        async with asyncio.timeout(seconds) as deadline:
-            with run.observers.call_context(state.run_id, prepared.call):
-                value = await _invoke(run, state, prepared)
+        with run.observers.call_context(state.run_id, prepared.call):
+            value = await run_or_abandon(_invoke(run, state, prepared, abandon), abandon, seconds)
 
         return to_text(value) or NO_OUTPUT, "ok"
-    except TimeoutError as error:
-        if not deadline.expired():
-            return f"{name} failed: {describe(error)}", "error"
-
-        if not tool.is_async:
-            text = f"{name} did not finish within {seconds:g} s; its thread keeps running in the background"
-            run.emit(Warned(run_id=state.run_id, text=text))
-
-        return f"{name} timed out after {seconds:g} s.", "error"
+    except TimedOut:
+        late = f"{name} timed out after {seconds:g} s."
+        return (late, "error") if tool.effect == "read" else (f"{late} {UNKNOWN_EFFECT}", "unknown")
     except KeyboardInterrupt:
         raise
     except SystemExit as error:
@@ -155,7 +151,7 @@ def _is_stopped(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
     return isinstance(error, asyncio.CancelledError) and not is_failure(error)
 
 
-async def _invoke(run: ActiveRun, state: RunState, prepared: PreparedCall) -> Any:
+async def _invoke(run: ActiveRun, state: RunState, prepared: PreparedCall, abandon: OnAbandoned) -> Any:
     tool, call, arguments = prepared.tool, prepared.call, dict(prepared.arguments)
     loop = asyncio.get_running_loop()
     is_running = True
@@ -184,7 +180,9 @@ async def _invoke(run: ActiveRun, state: RunState, prepared: PreparedCall) -> An
         if tool.is_async:
             return await tool.function(**arguments)
 
-        value = await run_in_daemon_thread(lambda: tool.function(**arguments), name=f"crew-{call.name}")
+        value = await run_in_daemon_thread(
+            lambda: tool.function(**arguments), name=f"crew-{call.name}", on_abandoned=abandon
+        )
         return await value if inspect.isawaitable(value) else value
     finally:
         is_running = False

@@ -105,7 +105,7 @@ def _user_blocks(message: UserMessage | SummaryMessage | ToolMessage) -> Iterato
                     "tool_use_id": result.call_id,
                     "content": result_text(result.text),
                 }
-                yield block | {"is_error": True} if result.outcome == "error" else block
+                yield block | {"is_error": True} if result.outcome != "ok" else block
 
 
 def _image(image: Image) -> dict[str, object]:

@@ -66,7 +66,8 @@ def _tool_text(event: Event) -> str:
         case ToolsStarted():
             return f"{event.agent} calls {', '.join(call.name for call in event.calls)}"
         case ToolReturned():
-            return f"tool {event.result.name} {'failed' if event.result.outcome == 'error' else 'returned'}"
+            how = {"ok": "returned", "error": "failed", "unknown": "was given up; its effect is unknown"}
+            return f"tool {event.result.name} {how[event.result.outcome]}"
         case CallHeld():
             return f"call {event.call_id} waits for approval"
         case CallsDeclined():

@@ -182,7 +182,7 @@ class ToolReturned(BaseEvent):
 
     @property
     def severity(self) -> Level:
-        return "warning" if self.result.outcome == "error" else self.level
+        return "warning" if self.result.outcome != "ok" else self.level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

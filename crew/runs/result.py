@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from crew.messages import Message, Transcript, Usage
 from crew.runs.counters import ToolCounters
-from crew.runs.state import AnswerReason, Branch, Pause, ReachedLimit, RunState, StopReason
+from crew.runs.state import AnswerReason, Branch, CallInDoubt, Pause, ReachedLimit, RunState, StopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,8 @@ class RunResult:
     """The outcome of a run. `history` is bounded, `transcript` is complete; `limit` is the limit that ended the run.
 
     `finish_reason` is why the final answer ended; anything but "stop" means that it may be incomplete. It is None if
-    the run is not completed.
+    the run is not completed. `in_doubt` are the writes that were started without a result: they may have taken effect.
+    `orphans` are the tools and models that went on although they were cancelled, when the run returned.
 
     Pass the result itself as `history=` of the next `execute` to continue the conversation.
     """
@@ -83,6 +84,8 @@ class RunResult:
     usage: Usage
     metrics: Metrics = field(repr=False)
     pauses: tuple[Pause, ...] = ()
+    in_doubt: tuple[CallInDoubt, ...] = ()
+    orphans: tuple[str, ...] = ()
     branches: tuple[Branch, ...] = field(default=(), repr=False)
     trace_id: str = ""
     state: RunState = field(repr=False)

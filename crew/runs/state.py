@@ -26,6 +26,8 @@ AnswerReason = Literal["stop", "length", "refusal", "filter", "empty"]
 RepeatReason = Literal["", "empty", "output"]
 """Why a model is asked again: its reply was empty, or did not fit the output schema."""
 
+UNKNOWN_EFFECT = "It is not known whether it took effect: find out before you repeat it."
+
 CallStatus = Literal["ready", "started", "held", "in_doubt", "child", "done"]
 
 # ------------------------------------------------------------------------------------------------ Next
@@ -166,6 +168,16 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallInDoubt:
+    """A call of a tool with effect "write" that was started and has no result: it may or may not have taken effect."""
+
+    key: str
+    run_id: str
+    agent: str
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingSummary:
     """The messages that were evicted and still need a summary.
 
@@ -223,6 +235,7 @@ class RunState:
     billed_until         messages before this position were part of a billed request.
     warnings_sent        warnings that are sent once a run.
     children             branches and called agents under way, by key; `branches` are the records of finished ones.
+    in_doubt             writes that were started, will get no result, and may have taken effect; also of children.
     next_before_failure  what was next when a branch failed, so that a resume can repeat it.
     traceparent          the W3C traceparent of the last trace, to which a resumed run links.
     """
@@ -249,6 +262,7 @@ class RunState:
     last_event_at: float = 0.0
     children: dict[str, RunState] = field(default_factory=dict)
     branches: tuple[Branch, ...] = ()
+    in_doubt: tuple[CallInDoubt, ...] = ()
     next_before_failure: Next | None = None
     traceparent: str = ""
 

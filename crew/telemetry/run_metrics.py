@@ -191,7 +191,7 @@ class RunMetrics:
     def _tool_returned(self, event: ToolReturned) -> None:
         labels: Labels = ((names.TOOL_NAME, event.result.name),)
 
-        if event.result.outcome == "error":
+        if event.result.outcome != "ok":
             # Names that the model invents would each add a series.
             labels = labels if event.seconds else ((names.TOOL_NAME, "[not run]"),)
             self._record(names.TOOL_ERRORS, 1, labels)

@@ -101,7 +101,7 @@ class RunTelemetry:
     def _tool_error_type(self, event: ToolReturned) -> dict[str, str]:
         """The class of what the tool raised; its message is content that only the model reads."""
         error_type = self._tool_errors.pop((event.run_id, event.result.call_id), "")
-        return {"error_type": error_type} if error_type and event.result.outcome == "error" else {}
+        return {"error_type": error_type} if error_type and event.result.outcome != "ok" else {}
 
     def _log_ids(self, run_id: str, agent: str) -> dict[str, str]:
         ids = {"agent": agent} if agent else {}

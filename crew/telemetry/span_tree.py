@@ -212,9 +212,9 @@ class SpanTree:
         if self.capture and result.text:
             open_span.span.set_attribute(names.TOOL_RESULT, result_attribute(result))
 
-        if result.outcome == "error":
+        if result.outcome != "ok":
             # No error text: it is content that the model reads, and it may quote anything.
-            self.writer.fail(open_span.span, open_span.error_type or "tool_error")
+            self.writer.fail(open_span.span, open_span.error_type or f"tool_{result.outcome}")
 
         self.writer.end(open_span.span, at)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Literal, assert_never
 
 from crew.fast_replace import fast_replace
 from crew.history.token_budget import carry_over_budgets
@@ -29,9 +29,11 @@ from crew.runs.events import (
     Warned,
 )
 from crew.runs.state import (
+    UNKNOWN_EFFECT,
     CallStatus,
     CallTools,
     Finished,
+    OpenCall,
     ReachedLimit,
     RunState,
     is_blocked,
@@ -39,7 +41,7 @@ from crew.runs.state import (
     total_usage,
 )
 from crew.transitions.before_request import ask_model_next
-from crew.transitions.branches import archive_children, on_branch_timed_out, start_branches
+from crew.transitions.branches import archive_children, calls_in_doubt, on_branch_timed_out, start_branches
 from crew.transitions.compaction import on_summarised
 from crew.transitions.plan import Plan
 from crew.transitions.replies import on_fell_back, on_replied, on_too_long
@@ -188,17 +190,21 @@ def _set_call_status(step: Step, ids: set[str], status: CallStatus) -> None:
             step.set_call(fast_replace(open, status=status))
 
 
+def _stopped_result(open: OpenCall, why: str, *, in_doubt: bool) -> ToolResult:
+    text = f"[Stopped while it ran: {why}. {UNKNOWN_EFFECT}]" if in_doubt else f"[Stopped: {why}.]"
+    outcome: Literal["unknown", "error"] = "unknown" if in_doubt else "error"
+    return ToolResult(call_id=open.call.id, name=open.call.name, text=text, outcome=outcome)
+
+
 def _on_stopped(step: Step, event: Cancelled | LimitReached) -> None:
     """Stop the whole tree. Open calls get a result, so that the history stays valid."""
     archive_children(step, [*step.children])
 
     if isinstance(step.next, CallTools):
         why = "the run was cancelled" if isinstance(event, Cancelled) else f"the run reached its limit of {event.limit}"
-        results = [
-            open.result
-            or ToolResult(call_id=open.call.id, name=open.call.name, text=f"[Stopped: {why}.]", outcome="error")
-            for open in step.next.calls
-        ]
+        step.in_doubt = tuple(calls_in_doubt(step.plan, step.freeze()))
+        unknown = {doubt.key for doubt in step.in_doubt}
+        results = [open.result or _stopped_result(open, why, in_doubt=open.key in unknown) for open in step.next.calls]
         step.append(ToolMessage(tuple(results)))
 
     if isinstance(event, Cancelled):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from crew.agents.agent import Parallel, Quorum, node_name
@@ -12,11 +12,27 @@ from crew.messages import UserMessage
 from crew.runs.counters import RunCounters, merge_counters
 from crew.runs.events import AgentStarted, BranchFinished, BranchStarted, BranchTimedOut
 from crew.runs.parameters import Limits
-from crew.runs.state import Branch, Finished, RunBranches, RunState, is_blocked, total_usage
+from crew.runs.state import Branch, CallInDoubt, CallTools, Finished, RunBranches, RunState, is_blocked, total_usage
 from crew.tools.tool import truncate_middle
 from crew.transitions.before_request import ask_model_next
 from crew.transitions.markdown import section
+from crew.transitions.plan import Plan
 from crew.transitions.step import Step
+
+
+def calls_in_doubt(plan: Plan, state: RunState) -> Iterator[CallInDoubt]:
+    """The writes of this run and of its children that were started and have no result."""
+    yield from state.in_doubt
+    now = state.next_before_failure or state.next
+    toolkit = plan.toolkits.get(state.agent)
+
+    if isinstance(now, CallTools) and toolkit is not None:
+        for open in now.calls:
+            if open.status in ("started", "in_doubt") and toolkit.is_write(open.call.name):
+                yield CallInDoubt(key=open.key, run_id=state.run_id, agent=state.agent, call=open.call)
+
+    for child in state.children.values():
+        yield from calls_in_doubt(plan, child)
 
 
 def archive_children(step: Step, keys: Sequence[str], group: str = "") -> None:
@@ -27,6 +43,7 @@ def archive_children(step: Step, keys: Sequence[str], group: str = "") -> None:
     for key in keys:
         child = children.pop(key)
         records.append(branch_record(child))
+        step.in_doubt = (*step.in_doubt, *calls_in_doubt(step.plan, child))
         _emit_finished(step, child, group)
         _add_counters(step, child)
 

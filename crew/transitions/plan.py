@@ -38,6 +38,11 @@ class Toolkit:
     def names(self) -> tuple[str, ...]:
         return tuple(spec.name for spec in self.specs)
 
+    def is_write(self, name: str) -> bool:
+        """Whether this is a tool whose calls must not be repeated without asking."""
+        tool = self.tools.get(name)
+        return tool is not None and tool.effect == "write"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:

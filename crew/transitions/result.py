@@ -24,7 +24,7 @@ from crew.runs.state import (
     total_counters,
     total_usage,
 )
-from crew.transitions.branches import branch_record
+from crew.transitions.branches import branch_record, calls_in_doubt
 from crew.transitions.markdown import without_code_fence
 from crew.transitions.plan import Plan
 
@@ -66,6 +66,7 @@ def build_result(plan: Plan, state: RunState) -> RunResult:
             prefix_breaks=counters.prefix_breaks,
         ),
         pauses=pending_pauses(state),
+        in_doubt=tuple(calls_in_doubt(plan, state)),
         branches=tuple(_with_parsed_output(plan, record) for record in _branch_records(state)),
         trace_id=state.traceparent[3:35],  # of a W3C traceparent
         state=state,

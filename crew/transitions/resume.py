@@ -9,7 +9,7 @@ from typing import Literal
 from crew.errors import CrewChanged
 from crew.messages import NO_OUTPUT, ToolResult, replace_surrogates
 from crew.runs.events import Resumed
-from crew.runs.state import AskModel, AwaitInput, CallTools, Finished, OpenCall, RunBranches, RunState
+from crew.runs.state import UNKNOWN_EFFECT, AskModel, AwaitInput, CallTools, Finished, OpenCall, RunBranches, RunState
 from crew.tools.tool import to_text, truncate_middle
 from crew.transitions.before_request import ask_model_next
 from crew.transitions.plan import Plan
@@ -114,8 +114,8 @@ def _apply_answer(step: Step, open: OpenCall, answer: object) -> None:
         case _, {"done": result}:
             _record_answer(step, open, truncate_middle(to_text(result), 20_000) or NO_OUTPUT, "ok")
         case _:
-            _record_answer(step, open, "[Skipped: it is not known whether this call took effect.]", "error")
+            _record_answer(step, open, f"[Skipped. {UNKNOWN_EFFECT}]", "unknown")
 
 
-def _record_answer(step: Step, open: OpenCall, text: str, outcome: Literal["ok", "error"]) -> None:
+def _record_answer(step: Step, open: OpenCall, text: str, outcome: Literal["ok", "error", "unknown"]) -> None:
     record_result(step, ToolResult(call_id=open.call.id, name=open.call.name, text=text, outcome=outcome))

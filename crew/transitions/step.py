@@ -50,6 +50,7 @@ class Step:
         self.active_seconds, self.last_event_at = state.active_seconds, state.last_event_at
         self.children: dict[str, RunState] = state.children
         self.branches = state.branches
+        self.in_doubt = state.in_doubt
         self.next_before_failure: Next | None = state.next_before_failure
         self.traceparent = state.traceparent
         self.sequence = state.sequence
@@ -79,6 +80,7 @@ class Step:
             last_event_at=self.last_event_at,
             children=self.children,
             branches=self.branches,
+            in_doubt=self.in_doubt,
             next_before_failure=self.next_before_failure,
             traceparent=self.traceparent,
         )

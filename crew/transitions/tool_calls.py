@@ -25,7 +25,7 @@ from crew.messages import (
     UserMessage,
 )
 from crew.runs.events import AgentStarted, BranchStarted, CallsDeclined, HandedOff, ToolReturned
-from crew.runs.state import CallTools, Finished, OpenCall, RunBranches
+from crew.runs.state import CallInDoubt, CallTools, Finished, OpenCall, RunBranches
 from crew.tools.schema import explain_arguments
 from crew.tools.tool import truncate_middle
 from crew.transitions.before_request import ask_model_next
@@ -217,8 +217,12 @@ def on_tool_returned(step: Step, event: ToolReturned) -> None:
 def record_result(step: Step, result: ToolResult, tokens: int = 0) -> None:
     """Store the result of a call, with its token count."""
     open = next(open for open in step.open_calls.calls if open.call.id == result.call_id)
-    step.count_tool(result.name, is_error=result.outcome == "error")
+    step.count_tool(result.name, is_error=result.outcome != "ok")
     step.set_call(fast_replace(open, status="done", result=result, tokens=tokens))
+
+    if result.outcome == "unknown":
+        doubt = CallInDoubt(key=open.key, run_id=step.run_id, agent=step.agent, call=open.call)
+        step.in_doubt = (*step.in_doubt, doubt)
 
 
 def finish_if_all_returned(step: Step) -> None:

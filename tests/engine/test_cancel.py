@@ -252,7 +252,7 @@ async def test_open_calls_of_a_cancelled_run_get_results() -> None:
     result = await running
     assert result.stop_reason == "cancelled"
     texts = [r.text for r in result.history[-1].results]  # type: ignore[union-attr]
-    assert texts[0] == "[Stopped: the run was cancelled.]"
+    assert texts[0].startswith("[Stopped while it ran: the run was cancelled. It is not known whether it took effect")
     assert validate(result.history) == []
 
     with pytest.raises(UnknownRun):

@@ -15,6 +15,7 @@ from crew.errors import RunConflict
 from crew.message_rules import validate
 from crew.runs import Event, RunResult, StoredRun
 from crew.runs.events import Resumed
+from crew.runs.state import UNKNOWN_EFFECT
 from crew.store import SQLiteStore
 from crew.transitions.result import build_result
 from tests.support.providers import RecordingProvider
@@ -160,8 +161,8 @@ async def test_done_answer_becomes_the_result_of_the_call() -> None:
     one, two = paused.pauses
     result = await executor.resume("r", {one.id: {"done": [1, 2]}, two.id: "skip"})
     shown = provider.shown[0][-1]
-    assert [r.text for r in shown.results] == ["[1,2]", "[Skipped: it is not known whether this call took effect.]"]  # type: ignore[union-attr]
-    assert [r.outcome for r in shown.results] == ["ok", "error"]  # type: ignore[union-attr]
+    assert [r.text for r in shown.results] == ["[1,2]", f"[Skipped. {UNKNOWN_EFFECT}]"]  # type: ignore[union-attr]
+    assert [r.outcome for r in shown.results] == ["ok", "unknown"]  # type: ignore[union-attr]
     assert result.output == "the answer"
 
 

@@ -15,6 +15,7 @@ from crew import Context, Limits, call, tool
 from crew.interfaces import ModelReply
 from crew.messages import ToolCall, ToolResult
 from crew.runs.events import ToolProgress, Warned
+from crew.runs.state import UNKNOWN_EFFECT
 from tests.support.providers import RecordingProvider
 from tests.support.runs import collect, executor_for
 from tests.support.stores import JsonStore
@@ -177,8 +178,6 @@ async def results(*calls: Any, tools: Any = TOOLS, **options: Any) -> tuple[Tool
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("never_ends", "timed out after 0.02 s"),
-        ("blocks", "timed out after 0.02 s"),
         ("raises", "ValueError: the disk is full"),
         ("raises_late", "LookupError: gone"),
         ("raises_silently", "SilentError: (the error message can't be read: __str__ raised)"),
@@ -199,6 +198,14 @@ async def test_failing_tool_becomes_an_error_result(name: str, expected: str) ->
     found = (await results(call(name)))[0]
     assert expected in found.text
     assert found.outcome == "error"
+
+
+@pytest.mark.parametrize("name", ["never_ends", "blocks"])
+async def test_write_that_times_out_has_an_unknown_effect(name: str) -> None:
+    """The model is asked to find out; the result does not claim that nothing happened."""
+    found = (await results(call(name)))[0]
+    assert found.text == f"{name} timed out after 0.02 s. {UNKNOWN_EFFECT}"
+    assert found.outcome == "unknown"
 
 
 async def test_a_validation_error_of_a_tool_has_no_links() -> None:
@@ -355,7 +362,9 @@ async def test_abandoned_thread_is_reported() -> None:
                 go_on.set()
                 await asyncio.to_thread(spoken.wait, 5)
 
-    assert any("keeps running in the background" in e.text for e in events if isinstance(e, Warned))
+    warned = [e.text for e in events if isinstance(e, Warned)]
+    assert "the tool late (" in warned[0]
+    assert warned[0].endswith("goes on although it was cancelled; the run continues without it")
     assert not any(isinstance(e, ToolProgress) for e in events)
 
 

@@ -202,7 +202,7 @@ def test_stopped_siblings_end_before_the_run_continues(models: CheckedModels) ->
         try:
             await hang()
         finally:
-            for _ in range(20):
+            for _ in range(4):
                 await asyncio.sleep(1)
 
             log.append("gone")
