@@ -62,7 +62,7 @@ def _parts_to_compress(step: Step, strategy: CompressionStrategy) -> tuple[tuple
     return spans_to_compress(
         group_entries(entries, history.goal),
         strategy,
-        pending.incompressible_ids,
+        pending.incompressible_ids if strategy.kind == "chunked" else (),
         evicted={entry.message.id for entry in evicted},
         limit=step.plan.budget.limit,
     )

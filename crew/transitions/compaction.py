@@ -52,11 +52,11 @@ def _count_summary(step: Step, event: Summarised) -> None:
 
 def _collect_compression(step: Step, now: Compact, event: Summarised, text: str | None) -> None:
     """Store one part of an explicit compression; all parts take effect together, or none does."""
-    if text is None and not {entry.message.id for entry in step.history.entries}.issuperset(event.covers):
-        # The bound evicted these messages, so that a summary is all that can be shown of them, whatever its size.
+    if text is None and _was_evicted(step, now, event.covers):
+        # A summary is all that can be shown of these messages, whatever its size.
         text = event.text.strip()
 
-    stays = text is None and (now.strategy == "chunked" or len(now.spans) > 1)
+    stays = text is None and now.strategy == "chunked"
     problem = event.error or ("" if text or stays else "the summary is not smaller than what it replaces")
 
     if problem:
@@ -82,6 +82,12 @@ def _collect_compression(step: Step, now: Compact, event: Summarised, text: str 
     kept = tuple(id for id in verbatim if id in shown)
     step.pending_summary = fast_replace(step.pending_summary, incompressible_ids=kept)
     ask_model_next(step, now.repeat_reason)
+
+
+def _was_evicted(step: Step, now: Compact, covers: Sequence[str]) -> bool:
+    """Whether the bound evicted some of these messages. Chunks stand alone; other parts belong together."""
+    ids = covers if now.strategy == "chunked" else [id for part in now.spans for id in part]
+    return not {entry.message.id for entry in step.history.entries}.issuperset(ids)
 
 
 def _emit_failure(step: Step, cause: str, problem: str) -> None:
