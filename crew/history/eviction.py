@@ -50,9 +50,11 @@ def group_entries(entries: Sequence[HistoryEntry], goal: str) -> tuple[MessageGr
     return tuple(groups)
 
 
-def prepare_groups(entries: tuple[HistoryEntry, ...], start: int) -> None:
-    """Build the groups of the entries from index `start` on, so that a pruning need not build a thousand at once."""
-    while 0 < start < len(entries) and isinstance(entries[start].message, ToolMessage):
+def prepare_newest_group(entries: tuple[HistoryEntry, ...]) -> None:
+    """Build the newest group once it is complete, so that a pruning need not build a thousand groups at once."""
+    start = len(entries) - 1
+
+    while start > 0 and isinstance(entries[start].message, ToolMessage):
         start -= 1
 
     _groups(entries[start:])

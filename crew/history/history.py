@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from crew.errors import ContextOverflow
-from crew.history.eviction import call_policy, enforce_bounds, group_entries, groups_size, prepare_groups, protect
+from crew.history.eviction import call_policy, enforce_bounds, group_entries, groups_size, prepare_newest_group, protect
 from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PruneDecision
-from crew.messages import Message, SummaryMessage, message_size
+from crew.messages import Message, SummaryMessage, ToolMessage, message_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,9 @@ class History:
         exceeded = budget.limit is not None and size > budget.limit
 
         if not exceeded and not budget.eager:
-            prepare_groups(grown.entries, len(self.entries))
+            if self.entries and entries and not isinstance(entries[0].message, ToolMessage):
+                prepare_newest_group(self.entries)
+
             return grown, None
 
         groups = group_entries(grown.entries, self.goal)

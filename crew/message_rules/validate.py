@@ -20,21 +20,15 @@ from crew.messages import (
 
 def group_spans(messages: Sequence[Message]) -> list[slice]:
     """Slices of messages that must stay together: tool calls with the results after them; any other message alone."""
-    spans: list[slice] = []
-    start = 0
+    starts: list[int] = []
     has_calls = False
 
     for index, message in enumerate(messages):
-        if has_calls and isinstance(message, ToolMessage):
-            continue
+        if not (has_calls and isinstance(message, ToolMessage)):
+            starts.append(index)
+            has_calls = isinstance(message, AssistantMessage) and message.calls != ()
 
-        if index:
-            spans.append(slice(start, index))
-
-        start = index
-        has_calls = isinstance(message, AssistantMessage) and bool(message.calls)
-
-    return [*spans, slice(start, len(messages))] if messages else spans
+    return list(map(slice, starts, [*starts[1:], len(messages)]))
 
 
 _LOOKBACK = 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 from crew.fast_replace import fast_replace
-from crew.history.eviction import prepare_groups
 from crew.history.history import History
 from crew.history.token_budget import BilledTokens, Calibration, calibrate, scale_overheads
 from crew.history.view import View
@@ -99,9 +98,7 @@ def _recount_history(
 
     newest = _entries_since(first, history.entries)
     front = history.entries[: len(history.entries) - len(newest)]
-    entries = front + tuple(map(correct, newest))
-    prepare_groups(entries, len(front))
-    return fast_replace(history, entries=entries)
+    return fast_replace(history, entries=front + tuple(map(correct, newest)))
 
 
 def _entries_since(position: int, entries: tuple[HistoryEntry, ...]) -> tuple[HistoryEntry, ...]:

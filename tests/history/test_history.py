@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -307,3 +307,41 @@ def test_turn_without_its_user_message_is_repaired(limit: int, opener_back: bool
     kept = watched.history.messages
     assert validate(kept) == []
     assert kept == ((*first[:3], goal) if opener_back else (goal,))
+
+
+@dataclass
+class RecordingPolicy:
+    """Prunes as `Rolling` does, and keeps the groups that it got."""
+
+    name: str = "recording"
+    seen: list[Sequence[MessageGroup]] = field(default_factory=list)
+
+    def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
+        self.seen.append(history)
+        return Rolling().prune(history, budget)
+
+
+def test_groups_that_stay_are_not_built_again_by_the_next_pruning() -> None:
+    """At limit 1,000, building all groups again took most of a pruning."""
+    policy, history = RecordingPolicy(), History(goal="u0")
+
+    for number in range(60):
+        for message in (UserMessage("q", id=f"u{number}"), AssistantMessage("a", id=f"a{number}")):
+            entry = HistoryEntry(message=message, position=2 * number, tokens=5)
+            history, _ = history.append(entry, policy=policy, budget=HistoryBudget(limit=50, prune_to=25))
+
+    first, second = policy.seen[0], policy.seen[1]
+    stayed = {id(group) for group in first if not group.mandatory}.intersection(map(id, second))
+    assert len(stayed) >= 20
+
+
+def test_a_group_has_the_tokens_of_its_entries_after_a_correction() -> None:
+    """A bill corrects the tokens of entries; groups that were built before it are built again."""
+    factory = MessageFactory()
+    reply, results = factory.exchange(1)
+    entries = tuple(HistoryEntry(message=m, position=i, tokens=5) for i, m in enumerate([reply, results]))
+    corrected = (entries[0], replace(entries[1], tokens=90))
+
+    assert [group.tokens for group in group_entries(entries, "")] == [10]
+    assert [group.tokens for group in group_entries(corrected, "")] == [95]
+    assert [group.tokens for group in group_entries(entries[:1], "")] == [5]
