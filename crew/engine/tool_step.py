@@ -123,12 +123,13 @@ async def _attempt(run: ActiveRun, state: RunState, prepared: PreparedCall, seco
 
     try:
         with run.observers.call_context(state.run_id, prepared.call):
-            value = await run_or_abandon(_invoke(run, state, prepared, abandon), abandon, seconds)
+            try:
+                value = await run_or_abandon(_invoke(run, state, prepared, abandon), abandon, seconds)
+            except TimedOut:  # an outcome, not an error of the tool
+                late = f"{name} timed out after {seconds:g} s."
+                return (late, "error") if tool.effect == "read" else (f"{late} {UNKNOWN_EFFECT}", "unknown")
 
         return to_text(value) or NO_OUTPUT, "ok"
-    except TimedOut:
-        late = f"{name} timed out after {seconds:g} s."
-        return (late, "error") if tool.effect == "read" else (f"{late} {UNKNOWN_EFFECT}", "unknown")
     except KeyboardInterrupt:
         raise
     except SystemExit as error:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+from typing import Any
 
 import pytest
 import structlog
@@ -514,15 +515,22 @@ async def test_text_tree_has_the_times_of_the_spans(seen) -> None:
     """Each branch has its own time; several runs are several trees."""
     clock, tree = ManualClock(), Tree()
 
-    def busy(seconds: float):
-        def answer(request: ModelRequest) -> str:
-            clock.now += seconds
-            return "Yes."
+    first_is_done = asyncio.Event()
 
-        return ScriptedProvider(answer)
+    class Busy(ScriptedProvider):
+        async def complete(self, request: ModelRequest, on_delta: Any = None) -> Any:
+            if request.agent == "b":
+                await first_is_done.wait()
 
-    crew = panel(Agent("a", model=busy(2)), Agent("b", model=busy(5)))
-    executor = CrewExecutor(crew, clock=clock, telemetry=seen.telemetry(), observers=[tree])
+            clock.now += 2 if request.agent == "a" else 5
+            return await super().complete(request, on_delta)
+
+    def end_first(event: Any) -> None:
+        if event.kind == "replied" and event.agent == "a":
+            first_is_done.set()
+
+    crew = panel(Agent("a", model=Busy("Yes.")), Agent("b", model=Busy("Yes.")))
+    executor = CrewExecutor(crew, clock=clock, telemetry=seen.telemetry(), observers=[tree, end_first])
     await executor.execute("Go")
     shown = lines_of(tree)
 
