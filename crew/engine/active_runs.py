@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 
-from crew.engine.concurrency import USER_CODE_ERRORS, is_failure
+from crew.engine.concurrency import USER_CODE_ERRORS, cancel_and_wait, is_failure
 from crew.engine.loop import drive
 from crew.engine.run import ActiveRun
 from crew.errors import CrewError, RunActive, RunConflict, RunError, RunExists, describe
@@ -165,18 +165,11 @@ class ActiveRuns:
             return True
 
         self._cancelled.add(run_id)
-        task.cancel()
-        await asyncio.wait([task])
+        await cancel_and_wait(task)
         return True
 
     async def aclose(self) -> None:
         """Stop all runs, as committed so far, and close the connections."""
-        tasks = [task for task in self._tasks.values() if task is not asyncio.current_task()]
-
-        for task in tasks:
-            task.cancel()
-
-        if tasks:
-            await asyncio.wait(tasks)
-
+        tasks = [task for task in tuple(self._tasks.values()) if task is not asyncio.current_task()]
+        await asyncio.gather(*map(cancel_and_wait, tasks))
         await self.connections.aclose()

@@ -131,6 +131,22 @@ async def _stop(task: asyncio.Future[Any], on_abandoned: OnAbandoned) -> None:
         raise asyncio.CancelledError
 
 
+async def cancel_and_wait(task: asyncio.Task[object]) -> None:
+    """Cancel a task, of this event loop or of another thread's, and wait for its end."""
+    here, loop, done = asyncio.get_running_loop(), task.get_loop(), asyncio.Event()
+
+    def cancel() -> None:
+        task.add_done_callback(lambda _: here.call_soon_threadsafe(done.set))
+        task.cancel()
+
+    if loop is here:
+        task.cancel()
+        await asyncio.wait([task])
+    elif not loop.is_closed():
+        loop.call_soon_threadsafe(cancel)
+        await done.wait()
+
+
 async def run_all(working: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run all coroutines to their end; the first error cancels the others and is raised without a group."""
     coroutines = list(working)

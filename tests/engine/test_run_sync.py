@@ -131,6 +131,34 @@ def test_nested_calls_never_wait_for_the_loop_that_they_come_from(outside: str) 
     assert calls == ["in_loop", "in_thread"] * 3
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("way", ["cancel", "aclose"])
+def test_run_of_another_thread_is_cancelled_from_any_loop(way: str) -> None:
+    """`cancel` ends the run with its result; `aclose` stops it, and it stays resumable."""
+    started, outcomes = threading.Event(), []
+
+    async def slow() -> str:
+        """Wait until it is cancelled."""
+        started.set()
+        await asyncio.Event().wait()
+        return ""
+
+    executor = executor_for(ScriptedProvider(call("slow"), "done"), slow)
+
+    def work() -> None:
+        try:
+            outcomes.append(executor.execute_sync("go", run_id="r").stop_reason)
+        except asyncio.CancelledError:
+            outcomes.append("stopped")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert started.wait(10)
+    asyncio.run(executor.cancel("r") if way == "cancel" else executor.aclose())
+    thread.join()
+    assert outcomes == ["cancelled" if way == "cancel" else "stopped"]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_child_process_makes_its_own_loops() -> None:
