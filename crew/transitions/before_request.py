@@ -11,7 +11,7 @@ from crew.history.summaries import pending_entries
 from crew.history.token_budget import Calibration
 from crew.history.view import View
 from crew.history.view_fitting import ViewFitter
-from crew.interfaces import CompressionStrategy, HistoryEntry
+from crew.interfaces import Chunked, CompressionStrategy, HistoryEntry, WholeHistoryMultipleSystemMessages
 from crew.messages import SummaryMessage
 from crew.runs.counters import RunCounters
 from crew.runs.events import Warned
@@ -62,7 +62,7 @@ def _parts_to_compress(step: Step, strategy: CompressionStrategy) -> tuple[tuple
     return spans_to_compress(
         group_entries(entries, history.goal),
         strategy,
-        pending.incompressible_ids if strategy.kind == "chunked" else (),
+        pending.incompressible_ids if isinstance(strategy, Chunked | WholeHistoryMultipleSystemMessages) else (),
         evicted={entry.message.id for entry in evicted},
         limit=step.plan.budget.limit,
     )

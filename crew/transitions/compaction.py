@@ -56,7 +56,8 @@ def _collect_compression(step: Step, now: Compact, event: Summarised, text: str 
         # A summary is all that can be shown of these messages, whatever its size.
         text = event.text.strip()
 
-    stays = text is None and now.strategy == "chunked"
+    is_block = now.strategy == "whole_history_multiple_system_messages" and len(now.spans) > 1
+    stays = text is None and (now.strategy == "chunked" or is_block)
     problem = event.error or ("" if text or stays else "the summary is not smaller than what it replaces")
 
     if problem:
