@@ -190,7 +190,7 @@ class ViewFitter:
     ) -> None:
         """Apply all rules. A policy with a threshold replaces the framework's threshold of the window."""
         for policy in policies:
-            if _policy_may_act(policy, self):
+            if _policy_may_act(policy, self) and not self._waits_for_cut(policy, policies, budget, max_history_size):
                 _apply_policy(policy, self)
 
         if max_tokens is not None:
@@ -205,6 +205,39 @@ class ViewFitter:
             # Only a marker is one message more than the history holds.
             reason = f"{self.size} messages with the marker, more than the limit of {budget.limit}"
             self.evict_to("truncate", reason, target=budget.prune_to, ceiling=budget.limit, by="size")
+
+        self._mask_with_cut(policies)
+
+    def _waits_for_cut(
+        self,
+        view_policy: ViewPolicy,
+        policies: Sequence[ViewPolicy],
+        budget: HistoryBudget,
+        max_history_size: int | None,
+    ) -> bool:
+        """Whether a batch of masks waits, because a limit on messages will soon change the start of the request."""
+        policy = view_policy.policy
+
+        if not isinstance(policy, MaskToolResults) or policy.max_readable is not None:
+            return False
+
+        limits = [(budget.limit, self.history.size), (max_history_size, self.size)]
+        limits.extend((other.options.explicit_limit, self.size) for other in policies)
+        return any(limit is not None and limit - size < policy.keep_recent for limit, size in limits)
+
+    def _mask_with_cut(self, policies: Sequence[ViewPolicy]) -> None:
+        """If the start of the request changes anyway, mask all but the newest results: that breaks no prefix more."""
+        last = self.view.last_request
+
+        for view_policy in policies:
+            policy = view_policy.policy
+
+            if not isinstance(policy, MaskToolResults) or not last or self.content.codes[: len(last)] == last:
+                continue
+
+            if _readable_results(self) > policy.keep_recent > 0:
+                at_once = replace(policy, max_readable=policy.keep_recent)
+                _apply_policy(replace(view_policy, policy=at_once), self)
 
     def _fit_max_tokens(self, max_tokens: int, prune_to: int | None) -> None:
         """Keep the request within the caller's `max_tokens`."""

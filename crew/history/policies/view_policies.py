@@ -22,6 +22,9 @@ class MaskToolResults:
     It masks a batch once more than `max_readable` results are readable, by default once there are twice `keep_recent`,
     so that consecutive requests share their prefix. With `max_readable=keep_recent`, exactly the newest `keep_recent`
     results are readable, and the prefix changes with every result. Results of one message are masked together.
+
+    A cut of the history changes the prefix too, and results are masked with it. By default, a batch that is due waits
+    for a cut if fewer than `keep_recent` messages may come before it.
     """
 
     keep_recent: NonNegativeInt = 10
