@@ -1,7 +1,6 @@
 """A planted secret is nowhere: not in spans, logs, events, errors, requests, transcripts or stored bytes."""
 
 import asyncio
-import base64
 import json
 import logging
 import os
@@ -339,46 +338,6 @@ async def test_a_secret_may_become_known_in_mid_run(nothing_held: None) -> None:
 
     assert stream.result.output == "I have [secret]."
     assert "token-of-this-session" not in str([*events, *stream.result.transcript])
-
-
-async def test_key_that_a_tool_sets_is_scrubbed_from_its_result(
-    nothing_held: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Keys are compared by value: one that is set while another variable is deleted is found too."""
-    monkeypatch.setenv("SOME_VARIABLE", "x")
-
-    @tool
-    async def log_in() -> str:
-        """Log in."""
-        monkeypatch.delenv("SOME_VARIABLE")
-        monkeypatch.setenv("OPENAI_API_KEY", "key-set-in-mid-run")
-        return "logged in with key-set-in-mid-run"
-
-    agent = Agent("a", model=ScriptedProvider(call("log_in"), "I used key-set-in-mid-run."), tools=[log_in])
-    result = await CrewExecutor(agent).execute("Go")
-    assert result.output == "I used [secret]."
-    assert "key-set-in-mid-run" not in str(list(result.transcript))
-
-
-@pytest.mark.parametrize("before", ["", "u", "us", "user:"])
-@pytest.mark.parametrize("after", ["", "x", "xy"])
-def test_secret_is_found_in_base64_at_any_offset(before: str, after: str) -> None:
-    """At most the two characters at each edge, which also hold neighbouring bytes, are left."""
-    secret = "p/ss+w0rd-of-the-service"
-
-    for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        text = encode(f"{before}{secret}{after}".encode()).decode()
-
-        for spelling in (text, text.rstrip("=")):
-            shown = SecretRegistry([secret])(f"Basic {spelling}")
-            left = shown.removeprefix("Basic ").replace("[secret]", "").rstrip("=")
-            assert len(left) <= 4 + 4 * (len(before) + len(after)) / 3
-
-
-@pytest.mark.parametrize("shown", ["b%2fc%2bd%20e", "b%2Fc%2Bd%20e", "b%2Fc%2Bd+e", "622f632b642065", "622F632B642065"])
-def test_secret_is_found_in_urls_and_hexadecimal(shown: str) -> None:
-    """With codes in upper or lower case."""
-    assert SecretRegistry(["b/c+d e"])(f"x={shown}!") == "x=[secret]!"
 
 
 async def test_a_key_that_comes_late_is_held(nothing_held: None, monkeypatch: pytest.MonkeyPatch) -> None:
