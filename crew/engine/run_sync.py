@@ -44,17 +44,16 @@ def _is_loop_running() -> bool:
 
 
 def _run_on_this_thread(work: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
-    loop = _THREAD.loop
+    if _THREAD.owner is None or not _THREAD.owner.loop.is_usable():
+        _THREAD.owner = _LoopOwner(_ThreadLoop())
 
-    if loop is None or not loop.is_usable():
-        loop = _THREAD.loop = _ThreadLoop()
+    loop = _THREAD.owner.loop
 
     try:
         return loop.run(work)
     except (KeyboardInterrupt, SystemExit):
         # A second Ctrl-C leaves tasks in the middle of their work: they end with their loop.
-        _THREAD.loop = None
-        loop.close()
+        _THREAD.owner = None
         raise
 
 
@@ -102,13 +101,22 @@ class _ThreadLoop:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
+
+class _LoopOwner:
+    """Closes the loop of a thread when the thread ends, before `join` returns: the thread has the only reference.
+
+    The loop itself may live longer, in the traceback of an error.
+    """
+
+    def __init__(self, loop: _ThreadLoop) -> None:
+        self.loop = loop
+
     def __del__(self) -> None:
-        # The last reference is a thread's: it is dropped when the thread ends, before `join` returns.
-        self.close()
+        self.loop.close()
 
 
 class _Thread(threading.local):
-    loop: _ThreadLoop | None = None
+    owner: _LoopOwner | None = None
 
 
 _THREAD = _Thread()

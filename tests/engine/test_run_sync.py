@@ -84,6 +84,29 @@ def test_loop_is_closed_when_its_thread_ends() -> None:
     assert not mine.is_closed()
 
 
+def test_loop_is_closed_with_its_thread_although_an_error_refers_to_it() -> None:
+    """A traceback keeps the frames of the call, and with them the loop, beyond the end of the thread."""
+    errors: list[BaseException] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def fail() -> str:
+        """Stop the run."""
+        loops.append(asyncio.get_running_loop())
+        raise SystemExit
+
+    def work() -> None:
+        try:
+            executor_for(ScriptedProvider(call("fail")), fail).execute_sync("go")
+        except RunError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert errors[0].__traceback__ is not None
+    assert loops[0].is_closed()
+
+
 def test_loop_that_was_closed_is_replaced() -> None:
     """A tool, or other code of the thread, may close it."""
     first = execute_twice()[0][0]
