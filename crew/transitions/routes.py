@@ -21,6 +21,9 @@ def find_route(agent: Agent, text: str) -> Route | None:
 
     Of several signals that end the reply, the longest counts: `NOT DONE` also ends with `DONE`.
     """
+    if not agent.routes:
+        return None
+
     is_quoted = _ends_in_quoted_block(text)
 
     for read in _READINGS:
@@ -36,6 +39,9 @@ def find_route(agent: Agent, text: str) -> Route | None:
 
 def misplaced_signals(agent: Agent, text: str, taken: Route | None) -> tuple[str, ...]:
     """The signals of other routes that are in the reply, but not where they count."""
+    if not agent.routes:
+        return ()
+
     words = _folded(text)
     return tuple(
         route.signal
