@@ -136,7 +136,7 @@ class CrewExecutor:
         self._current_telemetry: Callable[[], Telemetry] = lambda: telemetry or current_telemetry()
         self._telemetry = telemetry
         models = [model for agent in self.plan.agents.values() for model in (agent.model, agent.backup)]
-        self._secrets = ExecutorSecrets(secrets, [*models, self.plan.options.summarizer])
+        self._secrets = ExecutorSecrets(secrets, [*models, *self.plan.summarizers])
         self._providers = _RequestProviders(self._pool, self._secrets)
         self._executor_telemetry = ExecutorTelemetry(crew, self.plan.budget.limit, clock, self._current_telemetry)
         self._check_models()
@@ -149,8 +149,9 @@ class CrewExecutor:
             if agent.backup is not None:
                 self._pool.check(agent.backup, agent.settings, agent.retry)
 
-        if isinstance(self.plan.options.summarizer, str):
-            self._pool.check(self.plan.options.summarizer)
+        for summarizer in self.plan.summarizers:
+            if isinstance(summarizer, str):
+                self._pool.check(summarizer)
 
     @classmethod
     def from_config(

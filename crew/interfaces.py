@@ -277,11 +277,11 @@ class PolicyOptions:
                    no bound, and the policy runs before every request, unless it has a threshold.
     prune_to       the size to cut to once the limit is exceeded; None: half of the limit.
     stage          what an executor's policy prunes: the "history" that all agents share, or the "view" of each agent.
-    eager          run after every append, not only beyond the limit. History only.
+    eager          run after every append, not only beyond the limit; in a view with summaries, before every request.
     threshold      run when a request exceeds this share of the model's window. View only: it replaces the framework's
                    own threshold of 0.8.
-    summarizes     reserve one message of the limit for a summary. History only.
-    summarizer     writes the summaries.
+    summarizes     reserve one message of the limit for a summary. In a view, summarize what leaves it.
+    summarizer     writes the summaries; with `keeps_summaries`, a new one of a view does not replace the older ones.
     insert_marker  put a marker in place of the messages that the policy hides. View only.
     """
 
@@ -292,6 +292,7 @@ class PolicyOptions:
     threshold: PositiveRatio | None = None
     summarizes: bool = False
     summarizer: Summarizer = None
+    keeps_summaries: bool = False
     insert_marker: bool = False
 
     @property

@@ -21,7 +21,8 @@ from crew.history.summaries import (
 )
 from crew.history.tokens import estimate_tokens
 from crew.history.view import RequestView, View
-from crew.interfaces import ModelReply, ModelRequest, ModelSettings, Provider
+from crew.history.view_summaries import last_request
+from crew.interfaces import ModelReply, ModelRequest, ModelSettings, Provider, Summarizer
 from crew.message_rules.profiles import get_profile
 from crew.message_rules.repair import repair
 from crew.message_rules.validate import group_spans
@@ -30,6 +31,7 @@ from crew.runs.events import Summarised
 from crew.runs.state import Compact, RunState
 from crew.tools.tool import Tool
 from crew.transitions.advance import find_run
+from crew.transitions.plan import token_budget_for
 
 SUMMARIZER_TIMEOUT = 60.0
 """How long a function or tool may take for a summary; a model request has timeouts already."""
@@ -57,7 +59,8 @@ async def make_summary(run: ActiveRun, state: RunState, now: Compact) -> None:
     )
 
     try:
-        text, usage, error, answered = await _get_summary(run, summary_request)
+        summarizer = run.plan.summary_policy(state.agent, now.where).options.summarizer
+        text, usage, error, answered = await _get_summary(run, summary_request, summarizer)
     except USER_CODE_ERRORS as raised:  # the summarizer boundary: user code may raise anything, and never fails the run
         if not is_failure(raised):
             raise
@@ -83,7 +86,9 @@ async def make_summary(run: ActiveRun, state: RunState, now: Compact) -> None:
         ) from cause
 
 
-async def _get_summary(run: ActiveRun, summary_request: SummaryRequest) -> tuple[str, Usage, str, str]:
+async def _get_summary(
+    run: ActiveRun, summary_request: SummaryRequest, summarizer: Summarizer
+) -> tuple[str, Usage, str, str]:
     def abandon(outcome: asyncio.Future[Any]) -> None:
         run.abandon(run.state.run_id, "the summarizer", outcome)
 
@@ -93,7 +98,7 @@ async def _get_summary(run: ActiveRun, summary_request: SummaryRequest) -> tuple
 
         return replace_surrogates(reply.text), reply.usage, _summary_problem(reply), reply.model
 
-    work = _call_summarizer(run.plan.options.summarizer, summary_request.span)
+    work = _call_summarizer(summarizer, summary_request.span)
     text = await run_or_abandon(work, abandon, SUMMARIZER_TIMEOUT)
     return replace_surrogates(text), Usage(), _summary_problem(ModelReply(text=text)), ""
 
@@ -141,7 +146,7 @@ def build_summary_request(run: ActiveRun, state: RunState, now: Compact) -> Summ
     many as a request may hold; the rest waits for the next summary.
     """
     ids = now.spans[len(now.summaries)]
-    summarizer = run.plan.options.summarizer
+    summarizer = run.plan.summary_policy(state.agent, now.where).options.summarizer
 
     if summarizer is None or isinstance(summarizer, str | Provider):
         provider = run.provider(state) if summarizer is None else run.providers.get(summarizer)
@@ -149,31 +154,20 @@ def build_summary_request(run: ActiveRun, state: RunState, now: Compact) -> Summ
         if summarizer is None and len(now.spans) == 1 and (seen := _request_from_view(run, state, now, ids, provider)):
             return seen
 
-        return _request_from_transcript(run, state, ids, provider, everything=bool(now.strategy))
+        return _request_from_transcript(run, state, now, ids, provider)
 
-    covers, span = _oldest_span(run, state, ids, everything=bool(now.strategy))
+    covers, span = _oldest_span(run, state, now, ids)
     return SummaryRequest(covers=covers, span=span)
 
 
 def _request_from_view(
     run: ActiveRun, state: RunState, now: Compact, ids: Sequence[str], provider: Provider
 ) -> SummaryRequest | None:
-    pending, history = state.pending_summary, state.history
+    content = _last_view_request(run, state) if now.where == "view" else _last_request(state, now)
 
-    if not now.strategy:
-        if pending.last_request_agent != state.agent:
-            return None
+    if content is None:
+        return None
 
-        seen = [
-            entry
-            for entry in (*history.entries, *pending.evicted_since_request)
-            if entry.position <= pending.last_request_end
-        ]
-        past = sorted(seen, key=lambda entry: entry.position)
-        size = sum(message_size(entry.message) for entry in past)
-        history = replace(history, entries=tuple(past), size=size)
-
-    content = RequestView.of(history, state.views.get(state.agent, View()))
     request, _ = build_request(run, state, provider, content)
     shown = {message.id for message in request.messages}
 
@@ -189,10 +183,36 @@ def _request_from_view(
     return SummaryRequest(covers=tuple(ids), span=span, request=request, provider=provider)
 
 
+def _last_view_request(run: ActiveRun, state: RunState) -> RequestView | None:
+    """The agent's last request, if the model that is asked now answered it."""
+    view, model = state.views[state.agent], token_budget_for(run.plan, state, state.agent).model
+    return last_request(view, state.history) if view.last_model == model else None
+
+
+def _last_request(state: RunState, now: Compact) -> RequestView | None:
+    """The agent's last request; for an explicit compression, what its next request would hold."""
+    pending, history = state.pending_summary, state.history
+
+    if not now.strategy:
+        if pending.last_request_agent != state.agent:
+            return None
+
+        seen = [
+            entry
+            for entry in (*history.entries, *pending.evicted_since_request)
+            if entry.position <= pending.last_request_end
+        ]
+        past = sorted(seen, key=lambda entry: entry.position)
+        size = sum(message_size(entry.message) for entry in past)
+        history = replace(history, entries=tuple(past), size=size)
+
+    return RequestView.of(history, state.views.get(state.agent, View()))
+
+
 def _request_from_transcript(
-    run: ActiveRun, state: RunState, ids: Sequence[str], provider: Provider, *, everything: bool
+    run: ActiveRun, state: RunState, now: Compact, ids: Sequence[str], provider: Provider
 ) -> SummaryRequest:
-    covers, span = _oldest_span(run, state, ids, everything=everything)
+    covers, span = _oldest_span(run, state, now, ids)
     opening = UserMessage(SUMMARY_INTRODUCTION, origin="marker", id="summary-introduction")
     limit = run.plan.budget.limit
 
@@ -212,14 +232,14 @@ def _request_from_transcript(
 
 
 def _oldest_span(
-    run: ActiveRun, state: RunState, ids: Sequence[str], *, everything: bool
+    run: ActiveRun, state: RunState, now: Compact, ids: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[Message, ...]]:
     """The oldest of these messages, in whole groups, as many as a request may hold beside its introduction."""
     found = [message for _, message in locate_messages(state.transcript, ids)]
     # A summary that is replaced covers what came before the other messages.
     found.sort(key=lambda message: not isinstance(message, SummaryMessage))
-    limit = run.plan.budget.limit
-    available = sum(map(message_size, found)) if limit is None or everything else limit - 1
+    limit = run.plan.view_limit(state.agent) if now.where == "view" else run.plan.budget.limit
+    available = sum(map(message_size, found)) if limit is None or now.strategy else limit - 1
     span: list[Message] = []
 
     for part in group_spans(found):

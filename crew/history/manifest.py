@@ -33,7 +33,7 @@ def build_manifest(
     sent, codes = content.sent, content.codes
     same_model = view.last_model == token_budget.model
     same = _common_prefix(view.last_request, codes) if same_model else 0
-    moved_by = _moved_by(history, view, token_budget.model, same, policy)
+    moved_by = _moved_by(history, transcript, view, token_budget.model, same, policy)
     overhead = token_budget.overhead_tokens
     prefix_tokens = predict_tokens(calibration, overhead, sent[:same], billed_until) if same_model else 0
     forms = [*map(str, codes)]
@@ -55,7 +55,7 @@ def build_manifest(
         prefix_digest=_digest(token_budget, ids[:same], forms[:same]),
         cached_predicted=prefix_tokens if prefix_tokens >= MIN_CACHED_TOKENS else 0,
         tail=tuple(_manifest_line(entry, view, code) for entry, code in zip(sent[same:], codes[same:], strict=True)),
-        removed=tuple(_removed_lines(history, transcript, moved_by or policy, codes, view.last_request[same:])),
+        removed=tuple(_removed_lines(sent, transcript, moved_by or policy, codes, view.last_request[same:])),
         repairs=repairs,
     )
 
@@ -68,7 +68,7 @@ def _common_prefix(before: Sequence[int], now: Sequence[int]) -> int:
     return next(i for i, (old, new) in enumerate(zip((*before, None), (*now, None), strict=False)) if old != new)
 
 
-def _moved_by(history: History, view: View, model: str, same: int, policy: str) -> str:
+def _moved_by(history: History, transcript: Transcript, view: View, model: str, same: int, policy: str) -> str:
     """The rule that changed the prefix since the previous request; "" if the prefix is unchanged."""
     if not view.last_request:
         return "first request"
@@ -82,7 +82,8 @@ def _moved_by(history: History, view: View, model: str, same: int, policy: str) 
     # If the first changed message is no longer in the history, the history policy evicted it.
     positions = {entry.position for entry in history.entries}
     changed = view.last_request[same] // 4
-    return policy if changed >= 0 and changed not in positions else view.moved_by or policy
+    in_history = changed < 0 or changed in positions or isinstance(transcript[changed], SummaryMessage)
+    return view.moved_by or policy if in_history else policy
 
 
 def _digest(token_budget: TokenBudget, ids: Sequence[str], forms: Sequence[str]) -> str:
@@ -106,7 +107,11 @@ def _manifest_line(entry: HistoryEntry, view: View, code: int) -> ManifestLine:
 
 
 def _removed_lines(
-    history: History, transcript: Transcript, reason: str, codes: Iterable[int], previous: Sequence[int]
+    sent: Sequence[HistoryEntry],
+    transcript: Transcript,
+    reason: str,
+    codes: Iterable[int],
+    previous: Sequence[int],
 ) -> Iterable[ManifestLine]:
     """The messages of the previous request that this one does not hold in any form."""
     if not previous:
@@ -118,9 +123,7 @@ def _removed_lines(
     if not removed:
         return
 
-    covered = {
-        id for entry in history.entries if isinstance(entry.message, SummaryMessage) for id in entry.message.covers
-    }
+    covered = {id for entry in sent if isinstance(entry.message, SummaryMessage) for id in entry.message.covers}
 
     for position in removed:
         id = transcript[position].id

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -29,6 +29,35 @@ MARKER_POSITION = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ViewSummary:
+    """A summary that one view shows. Its entry has the position of the summary itself in the transcript.
+
+    `after` is the position of the last message that it covers: the summary is shown there.
+    """
+
+    entry: HistoryEntry
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewSummaries:
+    """The summaries that only this view shows, and the messages that left the view and still need one.
+
+    shown                  the summaries, oldest first.
+    pending                the ids of the messages without a summary, oldest first, with their positions.
+    left_since_attempt     the number of messages that left since the last attempt to summarize.
+    has_text               whether there is text in the pending messages.
+    evicted_since_request  the entries that left the history since the last request; with them it can be rebuilt.
+    """
+
+    shown: tuple[ViewSummary, ...] = ()
+    pending: dict[str, int] = field(default_factory=dict)
+    left_since_attempt: int = 0
+    has_text: bool = False
+    evicted_since_request: tuple[HistoryEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """Which messages of the history one agent sees, as positions in the transcript.
 
@@ -50,6 +79,7 @@ class View:
     last_model            the model that answered it.
     last_tokens_appended  the tokens appended to the transcript until then.
     moved_by              the rule that changed the view since then.
+    summaries             the summaries of this view; None: the agent's policies make none.
     """
 
     turn: int = 0
@@ -67,16 +97,23 @@ class View:
     last_model: str = ""
     last_tokens_appended: int = 0
     moved_by: str = ""
+    summaries: ViewSummaries | None = None
+
+    @property
+    def own_summaries(self) -> tuple[ViewSummary, ...]:
+        """The summaries that only this view shows."""
+        return self.summaries.shown if self.summaries is not None else ()
 
     @property
     def shows_everything(self) -> bool:
-        """Whether nothing was hidden, masked or filtered yet."""
+        """Whether nothing was hidden, masked, filtered or summarized yet."""
         return not (
             self.handoff_position
             or self.hidden_before
             or self.masked_before
             or self.masked_positions
             or self.truncated_count
+            or self.own_summaries
         )
 
     def for_next_run(self) -> View:
@@ -98,6 +135,7 @@ def apply_handoff(view: View, history: History, position: int, passed: HandoffFi
         return replace(view, handoff_position=0, handoff_visible=(), handoff_text_only=(), moved_by=moved_by)
 
     earlier = [entry for entry in history.entries if entry.position < position]
+    earlier = [*insert_summaries(earlier, [summary for summary in view.own_summaries if summary.after < position])]
     visible, text_only = _handed_over(earlier, passed)
     return replace(
         view,
@@ -131,7 +169,9 @@ def _handed_over(earlier: list[HistoryEntry], passed: HandoffFilter) -> tuple[li
 
 def visible_entries(history: History, view: View) -> tuple[HistoryEntry, ...]:
     """The entries that this view shows, masked or shortened as the view says."""
-    if not (view.handoff_position or view.hidden_before or view.masked_before or view.masked_positions):
+    own = view.own_summaries
+
+    if not (own or view.handoff_position or view.hidden_before or view.masked_before or view.masked_positions):
         return history.entries
 
     handed_over, text_only, still_visible, masked = map(
@@ -154,7 +194,25 @@ def visible_entries(history: History, view: View) -> tuple[HistoryEntry, ...]:
         else:
             visible.append(entry)
 
-    return tuple(visible)
+    if not own:
+        return tuple(visible)
+
+    passed = [s for s in own if s.after >= view.handoff_position or s.entry.position in handed_over]
+    return insert_summaries(visible, passed)
+
+
+def insert_summaries(entries: Sequence[HistoryEntry], summaries: Sequence[ViewSummary]) -> tuple[HistoryEntry, ...]:
+    """The entries with these summaries, each in the place of the messages that it covers."""
+    merged: list[HistoryEntry] = []
+    waiting = sorted(summaries, key=lambda summary: summary.after)
+
+    for entry in entries:
+        while waiting and waiting[0].after < entry.position:
+            merged.append(waiting.pop(0).entry)
+
+        merged.append(entry)
+
+    return (*merged, *(summary.entry for summary in waiting))
 
 
 def _with_message(entry: HistoryEntry, message: Message) -> HistoryEntry:
@@ -209,6 +267,22 @@ def _entry_code(entry: HistoryEntry, view: View) -> int:
             return entry.position * 4
 
 
+def rebuild_entry(code: int, known: Mapping[tuple[int, bool], HistoryEntry]) -> HistoryEntry | None:
+    """The entry with this code, from the known entries by position and by whether they are summaries."""
+    if code < 0:
+        return _truncation_marker(-code)
+
+    entry = known.get((code // 4, code % 4 == 3))
+
+    match entry:
+        case HistoryEntry(message=AssistantMessage() as message) if code % 4 == 1:
+            return _with_message(entry, without_calls(message))
+        case HistoryEntry(message=ToolMessage() as message) if code % 4 == 2:
+            return _with_message(entry, mask_results(message))
+        case _:
+            return entry
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestView:
     """The messages of one request: computed once, then used for the request, its manifest and its bill.
@@ -246,7 +320,14 @@ def hide_positions(view: View, entries: Sequence[HistoryEntry], positions: Colle
     if not positions:
         return view
 
-    hidden_before = max(view.hidden_before, max(positions) + 1)
+    if view.summaries is not None:
+        own = {summary.entry.position for summary in view.summaries.shown}
+        shown = tuple(summary for summary in view.summaries.shown if summary.entry.position not in positions)
+        view = replace(view, summaries=replace(view.summaries, shown=shown))
+        entries = [entry for entry in entries if entry.position not in own]
+        positions = {position for position in positions if position not in own}
+
+    hidden_before = max(view.hidden_before, max(positions, default=-1) + 1)
     still_visible = tuple(
         e.position
         for e in entries
@@ -259,7 +340,8 @@ def mask_messages(view: View, entries: Sequence[HistoryEntry], ids: Collection[s
     """Mask these tool messages. Those before the first readable result are stored as one position, `masked_before`."""
     results = [entry for entry in entries if isinstance(entry.message, ToolMessage)]
     masked = {e.position for e in results if e.message.id in ids or e.position < view.masked_before}
-    masked.update(position for position in view.masked_positions if position >= entries[0].position)
+    first = min(entry.position for entry in entries)  # a summary of the view has a later position than its neighbours
+    masked.update(position for position in view.masked_positions if position >= first)
     readable = [entry.position for entry in results if entry.position not in masked]
     first_readable = readable[0] if readable else max(masked, default=-1) + 1
     before = max([view.masked_before, *(position + 1 for position in masked if position < first_readable)])

@@ -16,6 +16,7 @@ from crew.history.history import History
 from crew.history.policies.view_policies import MaskToolResults
 from crew.history.token_budget import WINDOW_THRESHOLD, Calibration, TokenBudget, split_billed
 from crew.history.view import MARKER_TOKENS, RequestView, View, hide_positions, mask_messages
+from crew.history.view_summaries import note_hidden
 from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PolicyOptions
 from crew.messages import OMITTED, ToolMessage, message_size
 
@@ -110,7 +111,8 @@ class ViewFitter:
         truncated = self.view.truncated_count + (
             sum(message_size(entry.message) for entry in gone) if insert_marker else 0
         )
-        view = hide_positions(self.view, self.content.entries, {entry.position for entry in gone})
+        view = note_hidden(self.view, gone)
+        view = hide_positions(view, self.content.entries, {entry.position for entry in gone})
         evicted = tuple(entry.message.id for entry in gone)
         self._accept(replace(view, truncated_count=truncated), rule, reason, limit, evicted=evicted)
 
@@ -191,7 +193,7 @@ class ViewFitter:
         """Apply all rules. A policy with a threshold replaces the framework's threshold of the window."""
         for policy in policies:
             if _policy_may_act(policy, self) and not self._waits_for_cut(policy, policies, budget, max_history_size):
-                _apply_policy(policy, self)
+                _apply_policy(policy, self, budget)
 
         if max_tokens is not None:
             self._fit_max_tokens(max_tokens, tokens_prune_to)
@@ -202,11 +204,12 @@ class ViewFitter:
             self._fit_history_size(max_history_size, history_prune_to)
 
         if budget.limit is not None and self.size > budget.limit:
-            # Only a marker is one message more than the history holds.
-            reason = f"{self.size} messages with the marker, more than the limit of {budget.limit}"
-            self.evict_to("truncate", reason, target=budget.prune_to, ceiling=budget.limit, by="size")
+            # The marker and the summaries of the view are more than the history holds.
+            rule, extra = ("truncate", "the marker") if self.view.truncated_count else ("summarize", "summaries")
+            reason = f"{self.size} messages with {extra}, more than the limit of {budget.limit}"
+            self.evict_to(rule, reason, target=budget.prune_to, ceiling=budget.limit, by="size")
 
-        self._mask_with_cut(policies)
+        self._mask_with_cut(policies, budget)
 
     def _waits_for_cut(
         self,
@@ -225,7 +228,7 @@ class ViewFitter:
         limits.extend((other.options.explicit_limit, self.size) for other in policies)
         return any(limit is not None and limit - size < policy.keep_recent for limit, size in limits)
 
-    def _mask_with_cut(self, policies: Sequence[ViewPolicy]) -> None:
+    def _mask_with_cut(self, policies: Sequence[ViewPolicy], budget: HistoryBudget) -> None:
         """If the start of the request changes anyway, mask all but the newest results: that breaks no prefix more."""
         last = self.view.last_request
 
@@ -237,7 +240,7 @@ class ViewFitter:
 
             if _readable_results(self) > policy.keep_recent > 0:
                 at_once = replace(policy, max_readable=policy.keep_recent)
-                _apply_policy(replace(view_policy, policy=at_once), self)
+                _apply_policy(replace(view_policy, policy=at_once), self, budget)
 
     def _fit_max_tokens(self, max_tokens: int, prune_to: int | None) -> None:
         """Keep the request within the caller's `max_tokens`."""
@@ -301,6 +304,9 @@ def _policy_may_act(view_policy: ViewPolicy, fitter: ViewFitter) -> bool:
 
     limit, threshold = view_policy.options.limit, view_policy.options.threshold
 
+    if view_policy.options.summarizes and view_policy.options.eager:
+        return True
+
     if threshold is not None and fitter.tokens > threshold * fitter.token_budget.window - 2 * MARKER_TOKENS:
         return True
 
@@ -319,12 +325,12 @@ def _readable_results(fitter: ViewFitter) -> int:
     return sum(message_size(message) for message in results if message.results[0].text != OMITTED)
 
 
-def _exceeded_limit(view_policy: ViewPolicy, fitter: ViewFitter) -> int:
+def _exceeded_limit(view_policy: ViewPolicy, fitter: ViewFitter, limit: int | None) -> int:
     """The number that makes a policy act: readable results, messages, or tokens; 0 where it has none."""
     if isinstance(view_policy.policy, MaskToolResults):
         return view_policy.policy.most_readable or 0
 
-    limit, threshold = view_policy.options.explicit_limit, view_policy.options.threshold
+    threshold = view_policy.options.threshold
 
     if limit is not None and (threshold is None or fitter.size > limit):
         return limit
@@ -332,15 +338,28 @@ def _exceeded_limit(view_policy: ViewPolicy, fitter: ViewFitter) -> int:
     return 0 if threshold is None else int(threshold * fitter.token_budget.window)
 
 
-def _apply_policy(view_policy: ViewPolicy, fitter: ViewFitter) -> None:
+def view_limit(options: PolicyOptions, bound: int | None) -> int | None:
+    """The most messages that a policy lets a view show. Summaries of a view count in the bound of the history too."""
+    limits = [options.explicit_limit, bound if options.summarizes else None]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _apply_policy(view_policy: ViewPolicy, fitter: ViewFitter, shared: HistoryBudget) -> None:
     policy, options = view_policy.policy, view_policy.options
     groups = fitter.groups()
     size, tokens = fitter.beside_groups()
-    limit, exceeded = options.explicit_limit, _exceeded_limit(view_policy, fitter)
+    limit = view_limit(options, shared.limit)
+    exceeded = _exceeded_limit(view_policy, fitter, limit)
     target = options.prune_to or max(1, (limit or 0) // 2)
     # A marker counts in the limit, and is not among the groups.
     bound = None if limit is None else limit - size
-    budget = HistoryBudget(limit=bound, prune_to=target, window=fitter.token_budget.window, overhead_tokens=tokens)
+    budget = HistoryBudget(
+        limit=bound,
+        prune_to=target if bound is None else min(target, bound),
+        window=fitter.token_budget.window,
+        overhead_tokens=tokens,
+        touches=shared.touches,
+    )
     decision = enforce_bounds(groups, call_policy(policy, groups, budget), bound)
 
     if decision.evicted:

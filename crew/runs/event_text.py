@@ -106,9 +106,11 @@ def _history_text(event: Event) -> str:
             return f"the summarizer failed: {event.error}" if event.error else "the summarizer answered"
         case Compacted():
             tokens = f"{event.tokens_before} → {event.tokens_after} tokens"
-            return f"{pluralize(len(event.covers), 'message')} summarized for {event.cause}: {tokens}"
+            place = "" if event.where == "history" else " of the view"
+            return f"{pluralize(len(event.covers), 'message')}{place} summarized for {event.cause}: {tokens}"
         case CompactionFailed():
-            return f"no summary for {event.cause}: {event.reason}"
+            place = "" if event.where == "history" else " of the view"
+            return f"no summary{place} for {event.cause}: {event.reason}"
         case _:
             return ""
 

@@ -23,7 +23,6 @@ class BaseEvent:
     """
 
     level: ClassVar[Level] = "info"
-
     run_id: str = ""
     agent: str = ""
     sequence: int = 0
@@ -37,10 +36,7 @@ class BaseEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(BaseEvent):
-    """A run started; the last message is its goal, those before it are the given history.
-
-    `traceparent` is the W3C traceparent of the root span; empty if the run is not traced.
-    """
+    """A run started with its goal, the last message, after the given history; `traceparent` is empty if not traced."""
 
     messages: tuple[Message, ...]
     tokens: tuple[int, ...]
@@ -292,7 +288,7 @@ class Summarised(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted(BaseEvent):
-    """A summary replaced messages in the history; `cause` is the policy or strategy that asked for it."""
+    """A summary replaced messages in the history or in a view; `cause` is the policy or strategy that asked for it."""
 
     cause: str
     summary: str
@@ -301,6 +297,7 @@ class Compacted(BaseEvent):
     tokens_after: int
     size: int
     limit: int | None
+    where: Literal["history", "view"] = "history"
     kind: Literal["compacted"] = "compacted"
 
 
@@ -312,6 +309,7 @@ class CompactionFailed(BaseEvent):
     cause: str
     reason: str
     pending_messages: int
+    where: Literal["history", "view"] = "history"
     kind: Literal["compaction_failed"] = "compaction_failed"
 
 

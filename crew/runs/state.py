@@ -103,6 +103,7 @@ class RunBranches:
 class Compact:
     """Make summaries: of messages that left the history or, where `strategy` is set, of an explicit compression.
 
+    With `where="view"`, the messages left the view of the current agent, and only that view shows the summary.
     `spans` are the message ids that each summary covers, `summaries` the texts so far ("" for a span that stays
     verbatim); they take effect together. `failure` states why an explicit compression failed. Afterwards the model is
     asked, with this `repeat_reason`.
@@ -113,6 +114,7 @@ class Compact:
     strategy: str = ""
     failure: str = ""
     repeat_reason: RepeatReason = ""
+    where: Literal["history", "view"] = "history"
     kind: Literal["compact"] = "compact"
 
 

@@ -127,6 +127,7 @@ def _compaction_fields(event: Compacted) -> Fields:
         "covers": len(event.covers),
         "tokens_before": event.tokens_before,
         "tokens_after": event.tokens_after,
+        "where": event.where,
     }
 
 
@@ -208,12 +209,14 @@ LOG_ENTRIES: dict[type[BaseEvent], LogEntry] = {
         lambda e: {"changes": list(e.changes), "where": e.where},
     ),
     Compacted: LogEntry(
-        "history.compacted", "A summary replaced messages in the history; cause, covers, tokens.", _compaction_fields
+        "history.compacted",
+        "A summary replaced messages; cause, covers, tokens, where (`history` or the agent's `view`).",
+        _compaction_fields,
     ),
     CompactionFailed: LogEntry(
         "history.compaction_failed",
-        "No summary was made; cause, reason, waiting (messages kept for the next attempt).",
-        lambda e: {"cause": e.cause, "reason": e.reason, "waiting": e.pending_messages},
+        "No summary was made; cause, reason, waiting (messages kept for the next attempt), where.",
+        lambda e: {"cause": e.cause, "reason": e.reason, "waiting": e.pending_messages, "where": e.where},
     ),
     Summarised: LogEntry(
         "history.summarised",

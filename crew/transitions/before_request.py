@@ -9,8 +9,8 @@ from crew.history.compression import spans_to_compress
 from crew.history.eviction import group_entries
 from crew.history.summaries import pending_entries
 from crew.history.token_budget import Calibration
-from crew.history.view import View
 from crew.history.view_fitting import ViewFitter
+from crew.history.view_summaries import messages_to_summarize
 from crew.interfaces import Chunked, CompressionStrategy, HistoryEntry, WholeHistoryMultipleSystemMessages
 from crew.messages import SummaryMessage
 from crew.runs.counters import RunCounters
@@ -77,6 +77,10 @@ def ask_model_next(step: Step, repeat_reason: RepeatReason = "") -> None:
         return
 
     fitter = _fit_view(step)
+
+    if fitter.view.summaries is not None and _start_view_summary_if_due(step, fitter, repeat_reason):
+        return
+
     _warn(step, fitter)
     step.next = AskModel(repeat_reason=repeat_reason, view=fitter.content)
 
@@ -93,7 +97,7 @@ def view_fitter(step: Step) -> ViewFitter:
     return ViewFitter(
         name,
         step.history,
-        step.views.get(name, View()),
+        step.view_of(name),
         token_budget,
         step.calibrations.get(token_budget.model, Calibration()),
         step.billed_until,
@@ -117,6 +121,28 @@ def _fit_view(step: Step) -> ViewFitter:
         accept_view(step, fitter)
 
     return fitter
+
+
+def _start_view_summary_if_due(step: Step, fitter: ViewFitter, repeat_reason: RepeatReason) -> bool:
+    """Make a summary of what left the view of the current agent next, where it is due and there is space for it."""
+    summarizer, summaries = step.plan.view_summarizers.get(step.agent), fitter.view.summaries
+    assert summaries is not None
+
+    if summarizer is not None and summaries.left_since_attempt >= MIN_EVICTED and summaries.has_text:
+        replaces = not summarizer.options.keeps_summaries
+        ids = messages_to_summarize(fitter.view, fitter.content.entries, replaces=replaces)
+        limits = (step.plan.view_limit(step.agent), step.parameters.max_history_size)
+        mandatory = sum(g.size for g in fitter.groups() if g.mandatory) + fitter.beside_groups()[0]
+
+        if ids and all(limit is None or mandatory < limit for limit in limits):
+            step.next = Compact(spans=(ids,), where="view", repeat_reason=repeat_reason)
+            return True
+
+    if summaries.evicted_since_request:
+        view = fast_replace(fitter.view, summaries=fast_replace(summaries, evicted_since_request=()))
+        step.views = {**step.views, step.agent: view}
+
+    return False
 
 
 def accept_view(step: Step, fitter: ViewFitter) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from crew.fast_replace import fast_replace
 from crew.history.summaries import complete_summary, last_position, locate_messages
 from crew.history.tokens import estimate_message_tokens
+from crew.history.view import RequestView
+from crew.history.view_summaries import note_shared_summary
 from crew.messages import SummaryMessage, add_costs
 from crew.runs.events import Compacted, CompactionFailed, Summarised, UsageChanged
 from crew.runs.state import Compact
@@ -27,6 +29,12 @@ def on_summarised(step: Step, event: Summarised) -> None:
         return
 
     problem = event.error or ("the summary is not smaller than what it replaces" if text is None else "")
+
+    if now.where == "view":
+        _summarize_view(step, event.covers, text or "", problem)
+        ask_model_next(step, now.repeat_reason)
+        return
+
     problem = problem or (
         "" if text and _insert_summaries(step, [(event.covers, text)]) else "there is no room for a summary"
     )
@@ -36,6 +44,33 @@ def on_summarised(step: Step, event: Summarised) -> None:
         _emit_failure(step, step.plan.policy.name, problem)
 
     ask_model_next(step, now.repeat_reason)
+
+
+def _summarize_view(step: Step, covers: Sequence[str], text: str, problem: str) -> None:
+    """Show a summary in the view of the current agent, or let its messages wait for the next attempt."""
+    view, cause = step.view_of(step.agent), step.plan.summary_policy(step.agent, "view").policy.name
+    assert view.summaries is not None
+
+    if problem:
+        waiting = fast_replace(view.summaries, left_since_attempt=0)
+        step.views = {**step.views, step.agent: fast_replace(view, summaries=waiting)}
+        pending = len(waiting.pending)
+        step.emit(CompactionFailed, cause=cause, reason=problem, pending_messages=pending, where="view")
+        return
+
+    message = SummaryMessage(text, covers=tuple(covers))
+    name = step.append_view_summary(message, cause)
+    step.emit(
+        Compacted,
+        cause=cause,
+        summary=name,
+        covers=tuple(covers),
+        tokens_before=sum(estimate_message_tokens(m) for _, m in locate_messages(step.transcript, covers)),
+        tokens_after=estimate_message_tokens(message),
+        size=RequestView.of(step.history, step.views[step.agent]).size,
+        limit=step.plan.view_limit(step.agent),
+        where="view",
+    )
 
 
 def _count_summary(step: Step, event: Summarised) -> None:
@@ -100,12 +135,18 @@ def _insert_summaries(step: Step, parts: Sequence[tuple[Sequence[str], str]], ca
     found = [locate_messages(step.transcript, covers) for covers, _ in parts]
     positions = [last_position(step.transcript, places) for places in found]
     messages = [SummaryMessage(text, covers=tuple(covers)) for covers, text in parts]
+    before = step.history
     inserted = step.insert_summaries(*zip(messages, positions, strict=True))
 
     if not inserted:
         return False
 
-    _show_in_views(step, positions)
+    for position, summary in zip(positions, inserted, strict=True):
+        step.views = {
+            agent: note_shared_summary(view, before, step.history, position, summary.covers, step.transcript)
+            for agent, view in step.views.items()
+        }
+
     _remove_pending(step, {id for covers, _ in parts for id in covers})
 
     for summary, places in zip(inserted, found, strict=True):
@@ -121,16 +162,6 @@ def _insert_summaries(step: Step, parts: Sequence[tuple[Sequence[str], str]], ca
         )
 
     return True
-
-
-def _show_in_views(step: Step, positions: Sequence[int]) -> None:
-    """Show new summaries in the views that hide their positions: each covers more than such a view hides."""
-    step.views = {
-        agent: fast_replace(view, still_visible=tuple(sorted({*view.still_visible, *hidden})))
-        if (hidden := [position for position in positions if position < view.hidden_before])
-        else view
-        for agent, view in step.views.items()
-    }
 
 
 def _remove_pending(step: Step, covered: Collection[str]) -> None:

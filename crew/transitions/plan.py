@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from crew.agents.agent import Agent, AgentTool, Handoff, Parallel, agent_handoffs
 from crew.agents.crew import Crew
@@ -14,8 +15,17 @@ from crew.history.policies.lookup import resolve_policy
 from crew.history.policies.rolling import Rolling
 from crew.history.token_budget import DEFAULT_WINDOW, TokenBudget
 from crew.history.tokens import ESTIMATOR, estimate_tokens
-from crew.history.view_fitting import ViewPolicy
-from crew.interfaces import HistoryBudget, OutputSpec, Policy, PolicyOptions, TokenCounter, ToolSpec, policy_options
+from crew.history.view_fitting import ViewPolicy, view_limit
+from crew.interfaces import (
+    HistoryBudget,
+    OutputSpec,
+    Policy,
+    PolicyOptions,
+    Summarizer,
+    TokenCounter,
+    ToolSpec,
+    policy_options,
+)
 from crew.messages import Message, SystemMessage
 from crew.runs.state import RunFields
 from crew.settings import MessageLimit, PositiveInt, value_problems
@@ -62,6 +72,7 @@ class Plan:
     entry: str
     min_messages: int
     view_policies: Mapping[str, tuple[ViewPolicy, ...]] = field(default_factory=dict)
+    view_summarizers: Mapping[str, ViewPolicy] = field(default_factory=dict)
     sanitize_output: bool = False
     default_bounded: Policy | None = None
 
@@ -69,6 +80,21 @@ class Plan:
         """An agent's output, sanitized where the agent or the executor asks for it."""
         own = self.agents[agent].sanitize_output if agent in self.agents else None
         return sanitize_output(text) if (self.sanitize_output if own is None else own) else text
+
+    @property
+    def summarizers(self) -> tuple[Summarizer, ...]:
+        """What writes the summaries of the history and of each view."""
+        return (self.options.summarizer, *(policy.options.summarizer for policy in self.view_summarizers.values()))
+
+    def summary_policy(self, agent: str, where: Literal["history", "view"]) -> ViewPolicy:
+        """The policy that asks for summaries of the history, or of this agent's view."""
+        shared = ViewPolicy(policy=self.policy, options=self.options)
+        return shared if where == "history" else self.view_summarizers.get(agent, shared)
+
+    def view_limit(self, agent: str) -> int | None:
+        """The most messages that requests of this agent may hold, by the policies of history and view."""
+        limits = [self.budget.limit, *(p.options.explicit_limit for p in self.view_policies.get(agent, ()))]
+        return min((limit for limit in limits if limit is not None), default=None)
 
 
 def compile_plan(
@@ -101,6 +127,11 @@ def compile_plan(
         entry=crew.entry_name,
         min_messages=_min_messages(crew, options),
         view_policies=views,
+        view_summarizers={
+            name: next(policy for policy in policies if policy.options.summarizes)
+            for name, policies in views.items()
+            if any(policy.options.summarizes for policy in policies)
+        },
         sanitize_output=sanitize_output,
         default_bounded=default_bounded,
     )
@@ -265,21 +296,21 @@ def _asks_for_more_than(policy: Policy, limit: int) -> bool:
 
 
 def check_view_policies(plan: Plan) -> None:
-    """Refuse view policies that make summaries, or that are too small for the mandatory part of a step."""
+    """Refuse view policies that are too small for the mandatory part of a step, and for a summary of the view."""
     problems: list[str] = []
 
     for name, policies in plan.view_policies.items():
         for policy in policies:
-            limit, title = policy.options.explicit_limit, f"agent {name!r}: the policy {policy.policy.name!r}"
-            target = policy.options.prune_to
+            limit, title = (
+                view_limit(policy.options, plan.budget.limit),
+                f"agent {name!r}: the policy {policy.policy.name!r}",
+            )
+            target, needed = policy.options.prune_to, _messages_per_step(plan.agents[name])
+            needed += policy.options.summarizes
 
-            if policy.options.summarizes:
-                problems.append(
-                    f"{title} makes summaries, which belong to the history that all agents share; "
-                    "give it to the executor"
-                )
-            elif limit is not None and limit < (needed := _messages_per_step(plan.agents[name])):
-                problems.append(f"{title} must let it see at least {needed} messages, not {limit}")
+            if limit is not None and limit < needed:
+                with_summary = ", with its summary" if policy.options.summarizes else ""
+                problems.append(f"{title} must let it see at least {needed} messages{with_summary}, not {limit}")
             elif target is not None and limit is None:
                 problems.append(f"{title} has prune_to={target}, which has no effect without a limit")
             elif target is not None and limit is not None and target > limit:

@@ -10,8 +10,9 @@ from crew.history.history import History
 from crew.history.summaries import has_text
 from crew.history.token_budget import Calibration, TokenBudget
 from crew.history.tokens import estimate_message_tokens
-from crew.history.view import View
+from crew.history.view import View, ViewSummaries
 from crew.history.view_fitting import Pruning
+from crew.history.view_summaries import insert_view_summary, note_evicted
 from crew.interfaces import HistoryBudget, HistoryEntry, PruneDecision
 from crew.messages import AssistantMessage, Message, Origin, SummaryMessage, SystemMessage, Usage, UserMessage
 from crew.runs.counters import ToolCounters
@@ -211,6 +212,10 @@ class Step:
         groups = (*decision.kept, *decision.evicted)
         before = sum([g.size for g in groups])
         self._note_for_summary(decision)
+
+        if self.plan.view_summarizers:
+            self._note_for_view_summaries(decision)
+
         self.counters = fast_replace(
             self.counters,
             messages_pruned=self.counters.messages_pruned + before - history.size,
@@ -290,6 +295,35 @@ class Step:
             has_text=pending.has_text or any(has_text(e.message) for e in evicted if e.message.id in wanted),
             evicted_since_request=(*pending.evicted_since_request, *evicted),
         )
+
+    def _note_for_view_summaries(self, decision: PruneDecision) -> None:
+        """Note the evicted messages that the summaries of single views have to cover."""
+        for name in self.plan.view_summarizers:
+            if name == self.agent or name in self.views:
+                self.views = {
+                    **self.views,
+                    name: note_evicted(
+                        self.view_of(name),
+                        decision.evicted,
+                        name,
+                        is_active=name == self.agent,
+                    ),
+                }
+
+    def view_of(self, name: str) -> View:
+        """The view of an agent, as it stands."""
+        view = self.views.get(name, View())
+        has_summaries = view.summaries is not None or name not in self.plan.view_summarizers
+        return view if has_summaries else fast_replace(view, summaries=ViewSummaries())
+
+    def append_view_summary(self, summary: SummaryMessage, rule: str) -> str:
+        """Add a summary to the transcript and to the current agent's view, in place of what it covers."""
+        summary = self._with_id(summary)
+        entry = HistoryEntry(message=summary, position=len(self.transcript), tokens=estimate_message_tokens(summary))
+        self.transcript = self.transcript.append(summary)
+        view = insert_view_summary(self.view_of(self.agent), self.history, entry, rule)
+        self.views = {**self.views, self.agent: view}
+        return summary.id
 
     # ------------------------------------------------------------------------------------------ what comes next
 

@@ -158,8 +158,10 @@ def _accepted_calls(step: Step, calls: tuple[ToolCall, ...], toolkit: Toolkit) -
         return calls  # one always fits
 
     plan = step.plan
+    view_summary = step.agent in plan.view_summarizers
     own = [policy.options.explicit_limit for policy in plan.view_policies.get(step.agent, ())]
-    bound = None if plan.budget.limit is None else plan.budget.limit - plan.options.summarizes
+    own = [None if limit is None else limit - view_summary for limit in own]
+    bound = None if plan.budget.limit is None else plan.budget.limit - (plan.options.summarizes or view_summary)
     bounds = [size for size in (bound, step.parameters.max_history_size, *own) if size is not None]
     systems = {entry.message.text for entry in step.history.entries if isinstance(entry.message, SystemMessage)}
     room = max(1, min([step.limits.tool_calls_per_turn, *(size - len(systems) - 2 for size in bounds)]))

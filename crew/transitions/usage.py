@@ -8,6 +8,7 @@ from crew.fast_replace import fast_replace
 from crew.history.history import History
 from crew.history.token_budget import BilledTokens, Calibration, calibrate, scale_overheads
 from crew.history.view import View
+from crew.history.view_summaries import recount_summaries
 from crew.interfaces import HistoryEntry
 from crew.messages import add_costs
 from crew.runs.events import Replied
@@ -68,6 +69,10 @@ def learn_from_bill(step: Step, event: Replied) -> int:
             step, name, fast_replace(token_budget, overhead_tokens=found.overhead_tokens)
         )
         step.calibrations = {**step.calibrations, token_budget.model: calibration}
+
+        if view.own_summaries:
+            step.views = {**step.views, name: recount_summaries(step.views[name], found.tokens_by_position)}
+
         step.billed_until = len(step.transcript)
 
     return _reply_tokens(event, calibration)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crew import CrewExecutor, LastNMessages, Limits, RequestParameters, WholeHistory
+from crew import Crew, CrewExecutor, LastNMessages, Limits, RequestParameters, WholeHistory
 from crew.history.policies import Checkpoint, HeadTail, Summarize
 from crew.interfaces import ModelSettings
 from crew.messages import SUMMARY_HEADING, AssistantMessage, UserMessage
@@ -82,6 +82,40 @@ async def test_summary_request_is_read_from_the_cache(protocol: Protocol, era: E
 
     for request in asked:
         assert request.usage.read >= 0.8 * request.usage.input
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_summaries_of_one_view_reach_only_its_agent(protocol: Protocol, era: Era) -> None:
+    """An agent that summarizes its view hands over to one that does not: every request is accepted, its summaries are
+    read from the cache, its later requests hold one, and the other agent's requests none."""
+    responder = with_summaries(tool_loop(50))
+
+    async with WireServer(responder, model=Model(era=era)) as server:
+        first = replace(worker(provider(server, protocol, era), None), tools=[long_step], then="second")
+        first = replace(first, name="first", history=Summarize(limit=20), instructions="You are first.")
+        second = replace(worker(provider(server, protocol, era), None), name="second", instructions="You are second.")
+        executor = CrewExecutor(Crew("pair", agents=[first, second]))
+        events, result = await run_and_collect(executor)
+        made = [event for event in events if isinstance(event, Compacted)]
+        requests = [request.raw for request in server.requests]
+
+        assert not server.refused, refusal_reasons(server)
+        assert result.output == "done"
+        assert len(made) >= 2
+        assert all(event.where == "view" for event in made)
+        assert result.usage.requests == server.count
+
+        for request in server.requests:
+            if INSTRUCTION.encode() in request.raw:
+                assert request.usage.read >= 0.8 * request.usage.input
+
+    own = [raw for raw in requests if b"You are first." in raw and INSTRUCTION.encode() not in raw]
+    assert sum(SUMMARY_HEADING.encode() in raw for raw in own) > 20
+    assert SUMMARY_HEADING.encode() in own[-1]
+    others = [raw for raw in requests if b"You are second." in raw]
+    assert others
+    assert not any(SUMMARY_HEADING.encode() in raw for raw in others)
 
 
 @pytest.mark.parametrize("settings", [ModelSettings(), ModelSettings(reasoning="high")], ids=["unasked", "asked"])

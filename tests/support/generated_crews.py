@@ -80,6 +80,7 @@ def agent_sketches(index: int) -> st.SearchStrategy[dict[str, Any]]:
             ),
             "then": st.one_of(st.none(), st.sampled_from(later)),
             "wait": st.booleans(),
+            "history": st.sampled_from([None, None, "summarize", "checkpoint", "chain"]),
             "asks": st.lists(st.sampled_from(NAMES[index + 1 :] or ("",)), max_size=2, unique=True),
         }
     )
@@ -125,6 +126,22 @@ def policy_of(sketch: Sketch) -> Policy:
             return Checkpoint(trigger_at=limit, keep_recent=kept)
         case _:
             return Rolling()
+
+
+def view_policy_of(kind: str | None, limit: int) -> Policy | None:
+    """The policy of one agent's view, which summarizes; None if the limit is too small for summaries."""
+    if limit <= 3:
+        return None
+
+    match kind:
+        case "summarize":
+            return Summarize(limit=max(4, limit // 2), threshold=0.5, target=0.3)
+        case "checkpoint":
+            return Checkpoint(trigger_at=max(4, limit // 2), keep_recent=limit // 3)
+        case "chain":
+            return chain(MaskToolResults(keep_recent=1), Summarize(limit=None, threshold=0.5, target=0.3))
+        case _:
+            return None
 
 
 class CallCounts:
@@ -179,6 +196,7 @@ def build(sketch: Sketch, models: CheckedModels, counts: CallCounts) -> Crew:
             routes=[Route(signal, to=to) for signal, to in given["routes"]],
             then=given["then"],
             wait_for_signal=given["wait"],
+            history=view_policy_of(given["history"], sketch.limit),
             max_input_tokens=None if sketch.policy == "rolling" else 3_000,
         )
 

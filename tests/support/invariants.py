@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
+from crew.history.view import visible_entries
 from crew.interfaces import ModelRequest
 from crew.message_rules import validate
 from crew.message_rules.profiles import PROFILES
-from crew.messages import AssistantMessage, message_size
+from crew.messages import AssistantMessage, SummaryMessage, SystemMessage, message_size
 from crew.runs import Finished, RunState
 from tests.support.messages import represented_ids
 
@@ -25,6 +27,61 @@ def request_violations(request: ModelRequest, limit: int | None) -> Iterator[str
 
     for profile in PROFILES.values():
         yield from (f"{profile.name}: {violation}" for violation in validate(request.messages, profile))
+
+
+def view_violations(agent: str, state: RunState, before: RunState | None) -> Iterator[str]:
+    """Every message that leaves a view with summaries is covered by exactly one of them, or waits for one."""
+    view, entries = state.views[agent], state.history.entries
+    assert view.summaries is not None
+    waiting = [_covered(state, [id]) for id in view.summaries.pending]
+    parts = [*waiting, *(_covered(state, [s.entry.message.id]) for s in view.summaries.shown)]
+    twice = [id for id, count in Counter(id for part in parts for id in part).items() if count > 1]
+    # A summary of the shared history may cover more than this agent was shown, so that it overlaps.
+    is_shared = state.pending_summary.message_ids or any(isinstance(e.message, SummaryMessage) for e in entries)
+
+    if twice and not is_shared:
+        yield f"more than one summary covers {twice}"
+
+    old = before.views.get(agent) if before is not None else None
+    is_filtered = old is not None and old.handoff_position != view.handoff_position
+
+    if before is None or before.run_id != state.run_id or old is None or old.summaries is None or is_filtered:
+        return
+
+    lost = _accounted(agent, before) - {id for part in parts for id in part} - _accounted(agent, state, shown=True)
+
+    if lost:
+        yield f"left without a summary: {sorted(lost)}"
+
+
+def _accounted(agent: str, state: RunState, *, shown: bool = False) -> set[str]:
+    """The messages that a view showed its agent (with `shown`: would show it), verbatim or in a summary, or that wait
+    for one."""
+    view = state.views[agent]
+    assert view.summaries is not None
+    sent = {code // 4 for code in view.last_request}
+    entries = [
+        entry
+        for entry in visible_entries(state.history, view)
+        if shown
+        or agent == state.agent
+        or entry.position in sent
+        or (isinstance(entry.message, AssistantMessage) and entry.message.agent == agent)
+    ]
+    verbatim = [entry.message.id for entry in entries if not isinstance(entry.message, SystemMessage)]
+    return _covered(state, [*verbatim, *view.summaries.pending])
+
+
+def _covered(state: RunState, ids: Sequence[str]) -> set[str]:
+    """These messages; in place of each summary those that it covers, through any number of summaries."""
+    by_id = {message.id: message for message in state.transcript}
+    found: set[str] = set()
+
+    for id in ids:
+        message = by_id[id]
+        found |= _covered(state, message.covers) if isinstance(message, SummaryMessage) else {id}
+
+    return found
 
 
 def unsummarized_ids(state: RunState) -> Iterator[str]:
@@ -66,6 +123,10 @@ def state_violations(state: RunState, before: RunState | None, limit: int | None
 
     if before is not None and before.transcript[:] != state.transcript[: len(before.transcript)]:
         yield f"{where}: the transcript changed"
+
+    for agent, view in state.views.items():
+        if view.summaries is not None:
+            yield from (f"{where}: view of {agent}: {v}" for v in view_violations(agent, state, before))
 
     for key, child in state.children.items():
         old = before.children.get(key) if before is not None else None

@@ -469,12 +469,3 @@ async def test_unbounded_policy_summarizes_what_it_evicts() -> None:
     assert result.metrics.prunings
     assert covered
     assert {m.id for m in result.transcript} - {m.id for m in result.history} <= pruned | covered
-
-
-@pytest.mark.parametrize("policy", [Summarize(), Checkpoint(), HeadTail(summarize_on_trim=True)])
-def test_summarizing_policy_on_an_agent_is_refused(policy: Any) -> None:
-    """Summaries are part of the shared history; a policy of one agent would evict without summarizing."""
-    agent = Agent("solo", model="scripted:hi", history=policy)
-
-    with pytest.raises(DefinitionError, match="give it to the executor"):
-        CrewExecutor(agent)

@@ -49,7 +49,9 @@ class Checkpoint:
 
     @property
     def options(self) -> PolicyOptions:
-        return PolicyOptions(limit=self.trigger_at, eager=True, summarizes=True, summarizer=self.summarizer)
+        return PolicyOptions(
+            limit=self.trigger_at, eager=True, summarizes=True, summarizer=self.summarizer, keeps_summaries=True
+        )
 
     def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
         """Evict and summarize all but the recent messages, once there are enough of them."""
