@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,21 +17,20 @@ from crew.agents.crew import Crew
 from crew.engine.active_runs import ActiveRuns
 from crew.engine.observers import Observers, observers_for_run
 from crew.engine.run import ActiveRun
+from crew.engine.run_start import HistoryInput, RunArguments, RunStarter
 from crew.engine.run_sync import run_sync
 from crew.engine.stream import EventStream, Publish
 from crew.engine.token_meter import TokenMeter, check_windows
-from crew.errors import InvalidInput, StoreError, Violation, describe, suggest
+from crew.errors import StoreError, describe
 from crew.history.policies.chain import default_bounded_policy, split_stages
 from crew.history.policies.lookup import PolicySpec, resolve_policy
-from crew.history.tokens import ESTIMATOR, count_message_tokens
 from crew.interfaces import Provider, RetryPolicy, TokenCounter
-from crew.message_rules.repair import rename_duplicate_ids, repair
-from crew.messages import Message, UserMessage
+from crew.messages import UserMessage
 from crew.providers.pool import ProviderPool
-from crew.runs.events import Resumed, RunStarted
+from crew.runs.events import Resumed
 from crew.runs.interfaces import Observer, ObserverFactory, RunStore, StoredRun, commits_immediately
 from crew.runs.parameters import Limits, RequestParameters
-from crew.runs.result import ResultHistory, RunResult
+from crew.runs.result import RunResult
 from crew.runs.state import RunState
 from crew.secrets.registry import ExecutorSecrets
 from crew.secrets.scrubbing import scrub_value
@@ -41,14 +39,11 @@ from crew.store.memory import MemoryStore
 from crew.telemetry.executor_telemetry import ExecutorTelemetry, Telemetry
 from crew.telemetry.metrics import MetricValue
 from crew.telemetry.setup import current_telemetry, telemetry_from_settings
-from crew.transitions.plan import check_system_messages_fit, check_view_policies, compile_plan, resolve_budget
-from crew.transitions.result import continue_from, continue_messages
+from crew.transitions.plan import Plan, check_view_policies, compile_plan, resolve_budget
 from crew.transitions.resume import check_crew
 from crew.transitions.setting_conflicts import warn_of_conflicts
-from crew.validation.executor_arguments import answers_as_dict, check_answers, check_arguments, check_parameters
+from crew.validation.executor_arguments import answers_as_dict, check_answers, check_arguments
 from crew.validation.validator import InputValidator
-
-HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
 
 
 class CrewExecutor:
@@ -107,27 +102,20 @@ class CrewExecutor:
             },
         )
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
-        policy = resolve_policy(history)
-        shared, views = split_stages(policy)
-        budget = resolve_budget(crew, shared, max_messages_per_request, prune_to)
-        self.plan = compile_plan(
+        parameters = parameters or RequestParameters()
+        self.plan = _compile(
             crew,
-            shared,
-            budget,
-            views,
+            history,
+            (max_messages_per_request, prune_to),
+            parameters,
             max_input_tokens=max_input_tokens,
             sanitize_output=sanitize_output,
-            default_bounded=default_bounded_policy(policy),
         )
-        check_view_policies(self.plan)
-        check_windows(self.plan)
-        self._parameters = parameters or RequestParameters()
-        warn_of_conflicts(self.plan, views, max_messages_per_request, prune_to, self._parameters)
         self._meter = TokenMeter(plan=self.plan, counter=counter)
-        self._limits = limits or Limits()
         self._store: RunStore = store if store is not None else MemoryStore()
         self._commits_immediately = commits_immediately(self._store)
         self._validator = validator or InputValidator()
+        self._starter = RunStarter(self.plan, limits or Limits(), parameters, self._validator, self._meter)
         self._observers = tuple(observers)
         self._clock = clock
         self._pool = ProviderPool(retry)
@@ -194,7 +182,8 @@ class CrewExecutor:
         deps: Any = None,
     ) -> RunResult:
         """Run the crew on this input until it is finished, paused, or stopped by a limit."""
-        return await self._stream(input, history, agent, parameters, run_id, deps, streams=False).drain()
+        given = RunArguments(input=input, history=history, agent=agent, parameters=parameters, run_id=run_id)
+        return await self._stream(given, deps, streams=False).drain()
 
     def execute_stream(
         self,
@@ -206,7 +195,8 @@ class CrewExecutor:
         deps: Any = None,
     ) -> EventStream:
         """The same run as a stream of events."""
-        return self._stream(input, history, agent, parameters, run_id, deps, streams=True)
+        given = RunArguments(input=input, history=history, agent=agent, parameters=parameters, run_id=run_id)
+        return self._stream(given, deps, streams=True)
 
     def execute_sync(
         self,
@@ -222,7 +212,8 @@ class CrewExecutor:
         Each thread keeps an event loop, so that connections stay open between calls. Ctrl-C stops the run as `cancel`
         of its task does: its state is committed, and it can be resumed.
         """
-        stream = self._stream(input, history, agent, parameters, run_id, deps, streams=False)
+        given = RunArguments(input=input, history=history, agent=agent, parameters=parameters, run_id=run_id)
+        stream = self._stream(given, deps, streams=False)
         return run_sync(stream.drain)
 
     async def resume(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> RunResult:
@@ -266,77 +257,14 @@ class CrewExecutor:
 
     # ------------------------------------------------------------------------------------------ starting
 
-    def _stream(
-        self,
-        input: str | UserMessage,
-        history: HistoryInput,
-        agent: str | None,
-        parameters: RequestParameters | None,
-        run_id: str | None,
-        deps: Any,
-        *,
-        streams: bool,
-    ) -> EventStream:
-        chosen = self._parameters if parameters is None else check_parameters(parameters)
-        state, started = self._start_state(input, history, agent, chosen, run_id)
+    def _stream(self, given: RunArguments, deps: Any, *, streams: bool) -> EventStream:
+        state, started = self._starter.start(given, self._secrets.scrubber())
 
         async def work(publish: Publish) -> RunResult:
             run, traceparent = self._active_run(state, publish, deps, streams=streams)
             return await self._active_runs.run(run, replace(started, traceparent=traceparent))
 
         return EventStream(work)
-
-    def _start_state(
-        self,
-        input: str | UserMessage,
-        history: HistoryInput,
-        agent: str | None,
-        parameters: RequestParameters,
-        run_id: str | None,
-    ) -> tuple[RunState, RunStarted]:
-        scrubber = self._secrets.scrubber()
-        goal = scrub_value(scrubber, input if isinstance(input, UserMessage) else UserMessage(input))
-        given = () if history is None or isinstance(history, RunResult) else scrub_value(scrubber, history)
-        imported = self._validator.check(goal.text, history=given, agent=agent, run_id=run_id)
-        name, id = self._entry(agent), run_id or uuid.uuid4().hex
-        state = RunState(
-            run_id=id,
-            conversation_id=id,
-            crew=self.plan.crew.name,
-            agent=name,
-            limits=self._limits,
-            parameters=parameters,
-        )
-
-        if isinstance(history, RunResult):
-            state = continue_from(state, history.state)
-        elif isinstance(history, ResultHistory):
-            state = continue_messages(self.plan, state, history)
-
-        before = state.history.messages
-        repaired = repair(rename_duplicate_ids((*before, *imported, goal))[len(before) :])
-        check_system_messages_fit(self.plan, (*before, *repaired.messages))
-        entry = self.plan.agents.get(name)
-        counter = ESTIMATOR if entry is None else self._meter.counter_for(entry, entry.model, parameters.max_tokens)
-        keep = parameters.enable_token_caching
-        started = RunStarted(
-            run_id=id,
-            messages=repaired.messages,
-            tokens=tuple([count_message_tokens(message, counter, keep=keep) for message in repaired.messages]),
-            repairs=repaired.changes,
-            token_budgets=self._meter.token_budgets(parameters.max_tokens),
-        )
-        return state, started
-
-    def _entry(self, agent: str | None) -> str:
-        name = agent or self.plan.entry
-
-        if name not in self.plan.agents and name not in self.plan.groups:
-            known = suggest(name, [*self.plan.agents, *self.plan.groups])
-            text = f"The crew {self.plan.crew.name!r} has no agent {name!r}. {known}"
-            raise InvalidInput([Violation(rule="agent", text=text, value=name)])
-
-        return name
 
     def _resume_stream(
         self, run_id: str, answers: Mapping[str, Any] | None, deps: Any, *, streams: bool
@@ -383,6 +311,33 @@ class CrewExecutor:
             commits_immediately=self._commits_immediately,
         )
         return run, telemetry.traceparent
+
+
+def _compile(
+    crew: Crew,
+    history: PolicySpec,
+    bounds: tuple[int | None, int | None],
+    parameters: RequestParameters,
+    *,
+    max_input_tokens: int | None,
+    sanitize_output: bool,
+) -> Plan:
+    """The checked plan of a crew; `bounds` are `max_messages_per_request` and `prune_to`."""
+    policy = resolve_policy(history)
+    shared, views = split_stages(policy)
+    plan = compile_plan(
+        crew,
+        shared,
+        resolve_budget(crew, shared, *bounds),
+        views,
+        max_input_tokens=max_input_tokens,
+        sanitize_output=sanitize_output,
+        default_bounded=default_bounded_policy(policy),
+    )
+    check_view_policies(plan)
+    check_windows(plan)
+    warn_of_conflicts(plan, views, *bounds, parameters)
+    return plan
 
 
 class _RequestProviders:

@@ -45,9 +45,9 @@ def test_the_shipped_file_holds_the_defaults() -> None:
     bare = CrewExecutor(shipped.plan.crew)
     assert shipped.plan.budget == bare.plan.budget
     assert shipped.plan.policy == bare.plan.policy
-    assert shipped._limits == bare._limits
+    assert shipped._starter.limits == bare._starter.limits
     assert shipped._validator == bare._validator
-    assert shipped._parameters == bare._parameters
+    assert shipped._starter.parameters == bare._starter.parameters
 
 
 def test_all_problems_are_reported_with_their_locations(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_a_crew_from_a_file_runs(tmp_path: Path) -> None:
     result = await executor.execute("go")
     assert result.output == "done"
     assert result.metrics.limit == 10
-    assert executor._limits.rounds == 5
+    assert executor._starter.limits.rounds == 5
     assert executor.plan.agents["editor"].settings.max_output_tokens == 5
 
 
@@ -508,7 +508,7 @@ def test_a_file_describes_the_request_parameters(tmp_path: Path) -> None:
     text = "parameters: {max_history_size: 9, max_tokens: 9000, compression_strategy: {name: last_n_messages, n: 8}}\n"
     executor = CrewExecutor.from_config(write_config(tmp_path, text + CREW), crew="support")
     wanted = RequestParameters(compression_strategy=LastNMessages(8), max_history_size=9, max_tokens=9000)
-    assert executor._parameters == wanted
+    assert executor._starter.parameters == wanted
 
     for wrong in ("{name: chunked, n: 8}", "{name: chunky}", "{name: whole_history, sze: 1}"):
         path = write_config(tmp_path, f"parameters: {{compression_strategy: {wrong}}}\n{CREW}")

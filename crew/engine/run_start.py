@@ -1,0 +1,98 @@
+"""From the arguments of `execute` to the state of a new run and its first event."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crew.engine.token_meter import TokenMeter
+from crew.errors import InvalidInput, Violation, suggest
+from crew.history.tokens import ESTIMATOR, count_message_tokens
+from crew.message_rules.repair import rename_duplicate_ids, repair
+from crew.messages import Message, UserMessage
+from crew.runs.events import RunStarted
+from crew.runs.parameters import Limits, RequestParameters
+from crew.runs.result import ResultHistory, RunResult
+from crew.runs.state import RunState
+from crew.secrets.registry import SecretRegistry
+from crew.secrets.scrubbing import scrub_value
+from crew.transitions.plan import Plan, check_system_messages_fit
+from crew.transitions.result import continue_from, continue_messages
+from crew.validation.executor_arguments import check_parameters
+from crew.validation.validator import InputValidator
+
+HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunArguments:
+    """The arguments of one `execute`."""
+
+    input: str | UserMessage
+    history: HistoryInput
+    agent: str | None
+    parameters: RequestParameters | None
+    run_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarter:
+    """Checks the arguments of a run and builds its first state."""
+
+    plan: Plan
+    limits: Limits
+    parameters: RequestParameters
+    validator: InputValidator
+    meter: TokenMeter
+
+    def start(self, given: RunArguments, scrubber: SecretRegistry) -> tuple[RunState, RunStarted]:
+        """The state before the first event, and that event. Raises `InvalidInput` before anything is stored."""
+        parameters = self.parameters if given.parameters is None else check_parameters(given.parameters)
+        goal = scrub_value(scrubber, given.input if isinstance(given.input, UserMessage) else UserMessage(given.input))
+        history = given.history
+        outside = () if history is None or isinstance(history, RunResult) else scrub_value(scrubber, history)
+        imported = self.validator.check(goal.text, history=outside, agent=given.agent, run_id=given.run_id)
+        id = given.run_id or uuid.uuid4().hex
+        state = RunState(
+            run_id=id,
+            conversation_id=id,
+            crew=self.plan.crew.name,
+            agent=self._entry(given.agent),
+            limits=self.limits,
+            parameters=parameters,
+        )
+
+        if isinstance(history, RunResult):
+            state = continue_from(state, history.state)
+        elif isinstance(history, ResultHistory):
+            state = continue_messages(self.plan, state, history)
+
+        return state, self._first_event(state, (*imported, goal))
+
+    def _first_event(self, state: RunState, messages: Sequence[Message]) -> RunStarted:
+        """The event that adds these messages to the history, repaired and counted."""
+        before, parameters = state.history.messages, state.parameters
+        repaired = repair(rename_duplicate_ids((*before, *messages))[len(before) :])
+        check_system_messages_fit(self.plan, (*before, *repaired.messages))
+        entry = self.plan.agents.get(state.agent)
+        counter = ESTIMATOR if entry is None else self.meter.counter_for(entry, entry.model, parameters.max_tokens)
+        keep = parameters.enable_token_caching
+        return RunStarted(
+            run_id=state.run_id,
+            messages=repaired.messages,
+            tokens=tuple([count_message_tokens(message, counter, keep=keep) for message in repaired.messages]),
+            repairs=repaired.changes,
+            token_budgets=self.meter.token_budgets(parameters.max_tokens),
+        )
+
+    def _entry(self, agent: str | None) -> str:
+        name = agent or self.plan.entry
+
+        if name not in self.plan.agents and name not in self.plan.groups:
+            known = suggest(name, [*self.plan.agents, *self.plan.groups])
+            text = f"The crew {self.plan.crew.name!r} has no agent {name!r}. {known}"
+            raise InvalidInput([Violation(rule="agent", text=text, value=name)])
+
+        return name
