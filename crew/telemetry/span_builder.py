@@ -89,6 +89,7 @@ def end_compaction(writer: SpanWriter, event: Compacted, run: RunSpans) -> None:
                 names.TOKENS_BEFORE: event.tokens_before,
                 names.TOKENS_AFTER: event.tokens_after,
                 names.MESSAGES_AFTER: event.size,
+                names.PRUNED_WHERE: event.where,
             }
         )
         _end_compaction(writer, run, event.at)
@@ -97,7 +98,7 @@ def end_compaction(writer: SpanWriter, event: Compacted, run: RunSpans) -> None:
 def fail_compaction(writer: SpanWriter, event: CompactionFailed, run: RunSpans) -> None:
     """End the span of a compaction that failed; the run goes on."""
     if run.compact is not None:
-        run.compact.span.set_attribute(names.COMPACTION_CAUSE, redact(event.cause))
+        run.compact.span.set_attributes({names.COMPACTION_CAUSE: redact(event.cause), names.PRUNED_WHERE: event.where})
         writer.fail(run.compact.span, "compaction_failed", redact(event.reason))
         _end_compaction(writer, run, event.at)
 

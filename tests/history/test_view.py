@@ -10,6 +10,7 @@ from crew.errors import DefinitionError
 from crew.history import History, RequestView, View, apply_handoff
 from crew.history.eviction import group_entries
 from crew.history.policies import Rolling, Unbounded, create_policy
+from crew.history.view_summaries import last_request
 from crew.interfaces import HistoryEntry
 from crew.messages import Message, SystemMessage, ToolMessage, ToolResult
 from tests.support.strategies import MessageFactory
@@ -76,3 +77,13 @@ def test_results_without_their_call_are_a_separate_group() -> None:
     """A history that was not repaired can be grouped."""
     entry = HistoryEntry(message=ToolMessage((ToolResult(call_id="a", text="1"),), id="t"), position=0)
     assert [(g.kind, g.size) for g in group_entries((entry,), "")] == [("results", 1)]
+
+
+def test_last_request_is_rebuilt_from_its_codes() -> None:
+    """Whole, text only, masked, and behind a marker: the same messages; None if one of them is no longer known."""
+    view = replace(apply_handoff(View(), history(), AT, "text_only"), masked_before=len(EVERYTHING), truncated_count=3)
+    sent = RequestView.of(history(), view)
+    rebuilt = last_request(replace(view, last_request=sent.codes), history())
+    assert rebuilt is not None
+    assert (rebuilt.messages, rebuilt.codes, rebuilt.size) == (sent.messages, sent.codes, sent.size)
+    assert last_request(replace(view, last_request=(*sent.codes, 400)), history()) is None
