@@ -61,6 +61,7 @@ class CrewExecutor:
     observers                 are called with every event.
     counter                   counts tokens, instead of each model's tokenizer.
     retry                     how often a model request is repeated after an outage. An agent may override it.
+    clock, monotonic          the wall clock, which dates a run, and the clock that measures its durations.
     telemetry                 the default is what `crew.telemetry.configure` or the environment set up.
     secrets                   texts that are removed from messages, logs and traces.
     """
@@ -82,6 +83,7 @@ class CrewExecutor:
         counter: TokenCounter | None = None,
         retry: RetryPolicy | None = None,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         telemetry: Telemetry | None = None,
         secrets: Sequence[str | SecretStr] = (),
     ) -> None:
@@ -91,7 +93,7 @@ class CrewExecutor:
             observers,
             secrets,
             counter=counter,
-            clock=clock,
+            clocks={"clock": clock, "monotonic": monotonic},
             sanitize_output=sanitize_output,
             settings={
                 "limits": (limits, Limits),
@@ -117,7 +119,7 @@ class CrewExecutor:
         self._validator = validator or InputValidator()
         self._starter = RunStarter(self.plan, limits or Limits(), parameters, self._validator, self._meter)
         self._observers = tuple(observers)
-        self._clock = clock
+        self._clock, self._monotonic = clock, monotonic
         self._pool = ProviderPool(retry)
         self._active_runs = ActiveRuns(connections=self._pool)
         # Not a bound method: an executor without reference cycles closes its connections as soon as it is dropped.
@@ -301,6 +303,7 @@ class CrewExecutor:
             state=state,
             store=self._store,
             clock=self._clock,
+            monotonic=self._monotonic,
             observers=Observers(state.run_id, (telemetry, *others), publish, scrubber),
             scrubber=scrubber,
             register_keys=self._secrets.register_new_keys,

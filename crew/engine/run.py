@@ -36,6 +36,8 @@ class Providers(Protocol):
 class ActiveRun:
     """A run under way, with everything that its steps need.
 
+    `clock` is the wall clock. It is read once, and `monotonic` measures from there: a wall clock that is set while the
+    run is under way changes neither the order of its events nor its durations.
     `commits_immediately` is whether the store's `commit` never suspends. `errors` holds the error of each child that
     failed in this process: the state only has its text. `register_keys` registers API keys that were set meanwhile.
     `orphans` are the tools and models that go on although they were cancelled. `is_open` is whether observers still get
@@ -46,6 +48,7 @@ class ActiveRun:
     state: RunState
     store: RunStore
     clock: Callable[[], float]
+    monotonic: Callable[[], float]
     observers: Observers
     providers: Providers
     meter: TokenMeter
@@ -62,9 +65,12 @@ class ActiveRun:
     _uncommitted: list[Event] = field(default_factory=list)
     _deferred: list[Event] = field(default_factory=list)
     _sequence: int = field(init=False)
+    _clock_offset: float = field(init=False)
+    _last_input_at: float | None = None
 
     def __post_init__(self) -> None:
         self._sequence = self.state.sequence
+        self._clock_offset = self.clock() - self.monotonic()
 
     def provider(self, state: RunState) -> Provider:
         """The provider of the current agent: its model, or the backup that took over."""
@@ -91,7 +97,7 @@ class ActiveRun:
             if run is None or isinstance(run.next, Finished):
                 return  # the branch was stopped in the meantime
 
-            event = self._stamp(event, run)
+            event = self._stamp(event, run, since=self._last_input_at)
             state, emitted = advance(self.plan, self.state, event)
             events = (*self._uncommitted, event, *emitted)
 
@@ -140,7 +146,7 @@ class ActiveRun:
 
     def _accept(self, state: RunState) -> None:
         self.state, self.version = state, self.version + 1
-        self._sequence = state.sequence
+        self._sequence, self._last_input_at = state.sequence, state.last_event_at
         self._uncommitted.clear()
 
     def emit(self, event: Event) -> None:
@@ -188,26 +194,27 @@ class ActiveRun:
 
         return emit_delta if self.scrubber is None else ScrubbedDeltas(self.scrubber, emit_delta)
 
-    def _stamp(self, event: AnyEvent, run: RunState) -> AnyEvent:
+    def _stamp(self, event: AnyEvent, run: RunState, since: float | None = None) -> AnyEvent:
         """The event with its number and time; new messages in it get ids from their position in the transcript.
 
         Not from the number of the event: that also counts deltas and retries, and a run that is streamed, resumed or
         retried must produce the same messages.
         """
         self._sequence += 1
-        now, position = self.clock(), len(run.transcript)
+        now, position = self._clock_offset + self.monotonic(), len(run.transcript)
+        elapsed = 0.0 if since is None else max(0.0, now - since)
         event = scrub_value(self.scrubber, event)
         agent = event.agent or run.agent
 
         if isinstance(event, Replied):
             message = fast_replace(event.message, id=f"{event.run_id}:{position}", time=now)
-            return fast_replace(event, sequence=self._sequence, at=now, agent=agent, message=message)
+            return fast_replace(event, sequence=self._sequence, at=now, elapsed=elapsed, agent=agent, message=message)
 
         if isinstance(event, RunStarted):
             messages = tuple(
                 m if m.id else fast_replace(m, id=f"{event.run_id}:{position + i}", time=m.time or now)
                 for i, m in enumerate(event.messages)
             )
-            return fast_replace(event, sequence=self._sequence, at=now, agent=agent, messages=messages)
+            return fast_replace(event, sequence=self._sequence, at=now, elapsed=elapsed, agent=agent, messages=messages)
 
-        return fast_replace(event, sequence=self._sequence, at=now, agent=agent)
+        return fast_replace(event, sequence=self._sequence, at=now, elapsed=elapsed, agent=agent)

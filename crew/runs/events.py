@@ -18,6 +18,9 @@ Level = Literal["debug", "info", "warning", "error"]
 class BaseEvent:
     """Every event has a run (a branch is `run/branch`), the active agent, a sequence number and a time.
 
+    `elapsed` are the seconds since the input event before, by a monotonic clock; 0 for the first one of a run or of its
+    resume, and for events that do not change the state.
+
     To add an event, add its class here and to one of the unions at the end of this file, and its line of text, without
     message content, to event_text.py: logs and terminal then show it. docs/architecture.md lists the optional places.
     """
@@ -27,6 +30,7 @@ class BaseEvent:
     agent: str = ""
     sequence: int = 0
     at: float = 0.0
+    elapsed: float = 0.0
 
     @property
     def severity(self) -> Level:

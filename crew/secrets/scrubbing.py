@@ -13,7 +13,7 @@ from crew.messages import Message, ProviderData, Transcript
 
 Value = TypeVar("Value")
 
-UNSCRUBBED_FIELDS = frozenset({"run_id", "agent", "kind", "role", "sequence", "at"})
+UNSCRUBBED_FIELDS = frozenset({"run_id", "agent", "kind", "role", "sequence", "at", "elapsed"})
 """Fields of our dataclasses that identify runs and agents."""
 
 MAX_DEPTH = 60

@@ -247,6 +247,7 @@ class Replay:
             state=state,
             store=MemoryStore(),
             clock=lambda: 0.0,
+            monotonic=lambda: 0.0,
             observers=Observers(state.run_id, (), lambda event: None),
             providers=_OneProvider(ScriptedProvider("")),
             meter=TokenMeter(plan=self.plan),

@@ -71,9 +71,8 @@ InputEvent = (
 def advance(plan: Plan, state: RunState, event: InputEvent) -> tuple[RunState, tuple[Event, ...]]:
     """The next state, and the events that follow from this one, numbered after it."""
     is_resume = isinstance(event, Resumed)
-    elapsed = 0.0 if is_resume or not state.last_event_at else max(0.0, event.at - state.last_event_at)
     step = Step(plan, state, event)
-    _advance_tree(step, event, state.active_seconds + elapsed)
+    _advance_tree(step, event, state.active_seconds + event.elapsed)
 
     if isinstance(event, RunStarted | Resumed) and event.traceparent:
         step.traceparent = event.traceparent

@@ -26,7 +26,7 @@ def check_arguments(
     secrets: object,
     *,
     counter: object,
-    clock: object,
+    clocks: Mapping[str, object],
     sanitize_output: object,
     settings: Mapping[str, tuple[object, type]],
 ) -> None:
@@ -38,7 +38,11 @@ def check_arguments(
         *_observer_problems(observers),
         *_secret_problems(secrets),
         *_counter_problems(counter),
-        *([] if callable(clock) else [f"clock must be a function such as time.time, not {abbreviate(clock)}"]),
+        *(
+            f"{name} must be a function such as time.{'time' if name == 'clock' else name}, not {abbreviate(clock)}"
+            for name, clock in clocks.items()
+            if not callable(clock)
+        ),
         *value_problems(bool, {"sanitize_output": sanitize_output}),
     ]
 

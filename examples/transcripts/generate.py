@@ -144,7 +144,9 @@ async def coding() -> None:
                 return call("read_file", path=f"docs/{module}.md")
 
     agent = Agent("coder", model=ScriptedProvider(step), tools=[read_file, search, edit_file, run_tests])
-    executor = CrewExecutor(agent, history="unbounded", limits=Limits(rounds=None), clock=Clock())
+    executor = CrewExecutor(
+        agent, history="unbounded", limits=Limits(rounds=None), clock=(clock := Clock()), monotonic=clock
+    )
     goal = (
         "Invoice INV-20417 shows 118.99 where 118.98 is right. Find out why and fix it. You must never touch "
         "src/ledger.py, the public API must stay as it is, and only add tests under tests/billing/. "
@@ -182,7 +184,7 @@ async def support() -> None:
         )
 
     agent = Agent("support", model=ScriptedProvider(reply), tools=[lookup_order])
-    executor = CrewExecutor(agent, history="unbounded", clock=Clock())
+    executor = CrewExecutor(agent, history="unbounded", clock=(clock := Clock()), monotonic=clock)
     result: Any = None
 
     for turn in range(60):
@@ -247,7 +249,9 @@ async def research() -> None:
         "editor", model=ScriptedProvider(edit), routes=[Route("[AGAIN]", to=panel), Route("[DONE]", to=None)]
     )
     crew = Crew("research", agents=[lead, *(researcher(area) for area in areas), editor], groups=[panel])
-    executor = CrewExecutor(crew, history="unbounded", limits=Limits(rounds=None), clock=Clock())
+    executor = CrewExecutor(
+        crew, history="unbounded", limits=Limits(rounds=None), clock=(clock := Clock()), monotonic=clock
+    )
     goal = (
         "Write a report on heat pumps in Europe. You must name every source by its report number, use only sources "
         "from 2010 or later, and never quote competitors of ACME-7."

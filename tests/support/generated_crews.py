@@ -287,6 +287,7 @@ async def run_to_end(sketch: Sketch, models: CheckedModels, store: InterruptingS
             store=store,
             limits=limits,
             clock=lambda: clock() + 1,
+            monotonic=clock,
         )
 
     crew, answers, failures = executor(), list(sketch.answers), 0

@@ -19,8 +19,10 @@ def solo(model: Any, *tools: Any, **options: Any) -> Agent:
 
 
 def executor_for(model: Any, *tools: Any, **options: Any) -> CrewExecutor:
-    """An executor of one agent; its clock stands still unless another is given."""
-    return CrewExecutor(solo(model, *tools), **{"clock": fixed_clock, **options})
+    """An executor of one agent; its clocks stand still unless another one is given."""
+    return CrewExecutor(
+        solo(model, *tools), **{"clock": fixed_clock, "monotonic": options.get("clock", fixed_clock), **options}
+    )
 
 
 async def collect(stream: EventStream) -> tuple[list[Event], RunResult]:

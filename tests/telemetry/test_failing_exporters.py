@@ -314,7 +314,7 @@ async def test_a_run_reads_its_clock_as_often_whether_it_is_measured_or_not() ->
     async def times(telemetry: Telemetry) -> list[float]:
         ticks = itertools.count(1)
         agent = Agent("a", model=ScriptedProvider("Hi."))
-        executor = CrewExecutor(agent, clock=lambda: float(next(ticks)), telemetry=telemetry)
+        executor = CrewExecutor(agent, clock=lambda: float(next(ticks)), monotonic=lambda: 0.0, telemetry=telemetry)
         return [message.time for message in (await executor.execute("Go")).transcript]
 
     plain = await times(Telemetry())

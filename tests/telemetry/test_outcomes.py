@@ -124,7 +124,7 @@ async def test_branch_that_ended_before_its_group_failed(seen) -> None:
     done = Agent("done", model=ScriptedProvider(quick))
     broken = Agent("broken", model=ScriptedProvider(call("late"), RuntimeError("two\nlines")), tools=[tool(late)])
     crew = panel(done, broken, on_error=Quorum(2))
-    executor = CrewExecutor(crew, clock=clock, telemetry=seen.telemetry(), observers=[tree])
+    executor = CrewExecutor(crew, clock=clock, monotonic=clock, telemetry=seen.telemetry(), observers=[tree])
 
     with pytest.raises(RunError, match="1 of 2 branches succeeded"):
         await executor.execute("Go")
@@ -242,7 +242,7 @@ async def test_summarizer_runs_inside_its_chat_span(seen) -> None:
         return "They looked at orders."
 
     executor = summarizing_executor(
-        summary, telemetry=seen.telemetry(capture_content=True), clock=clock, observers=[tree]
+        summary, telemetry=seen.telemetry(capture_content=True), clock=clock, monotonic=clock, observers=[tree]
     )
     result = await executor.execute("Go")
     assert_complete_tree(seen)
@@ -368,7 +368,7 @@ async def test_resumed_run_is_measured_from_its_resume() -> None:
         return "done"
 
     agent = Agent("a", model=ScriptedProvider(call("work"), "Done."), tools=[work])
-    executor = CrewExecutor(agent, clock=clock)
+    executor = CrewExecutor(agent, clock=clock, monotonic=clock)
     paused = await executor.execute("Go")
     clock.now += 3_600
     await executor.resume(paused.run_id, {paused.pauses[0].id: True})
@@ -530,7 +530,7 @@ async def test_text_tree_has_the_times_of_the_spans(seen) -> None:
             first_is_done.set()
 
     crew = panel(Agent("a", model=Busy("Yes.")), Agent("b", model=Busy("Yes.")))
-    executor = CrewExecutor(crew, clock=clock, telemetry=seen.telemetry(), observers=[tree, end_first])
+    executor = CrewExecutor(crew, clock=clock, monotonic=clock, telemetry=seen.telemetry(), observers=[tree, end_first])
     await executor.execute("Go")
     shown = lines_of(tree)
 

@@ -143,7 +143,7 @@ def test_limit_of_seconds_covers_the_whole_tree(models: CheckedModels, store: Ch
         crew = Crew("c", agents=[first, waits("b", 1), waits("c", 9)], groups=[Parallel("g", branches=["b", "c"])])
         clock = asyncio.get_running_loop().time
         limits = Limits(seconds=150)
-        return await CrewExecutor(crew, limits=limits, store=store, clock=lambda: clock() + 1).execute("Goal.")
+        return await CrewExecutor(crew, limits=limits, store=store, monotonic=clock).execute("Goal.")
 
     result = run_in_virtual_time(story())
     assert result.stop_reason == "limit"
