@@ -18,9 +18,7 @@ Level = Literal["debug", "info", "warning", "error"]
 class BaseEvent:
     """Every event has a run (a branch is `run/branch`), the active agent, a sequence number and a time.
 
-    `elapsed` are the seconds since the input event before, by a monotonic clock; 0 for the first one of a run or of its
-    resume, and for events that do not change the state.
-
+    `elapsed` are the seconds from the input event before to this one; 0 at a start or resume, and for other events.
     To add an event, add its class here and to one of the unions at the end of this file, and its line of text, without
     message content, to event_text.py: logs and terminal then show it. docs/architecture.md lists the optional places.
     """
