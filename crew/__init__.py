@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from crew.executor import CrewExecutor
     from crew.interfaces import Chunked, FromTimestamp, LastNMessages, WholeHistory, WholeHistoryMultipleSystemMessages
     from crew.providers.scripted import ScriptedProvider, call
+    from crew.runs.interfaces import RunInfo
     from crew.runs.parameters import Limits, RequestParameters
     from crew.runs.result import RunResult
     from crew.simulator.simulate import simulate
@@ -28,6 +29,7 @@ else:
             "crew.executor": "CrewExecutor",
             "crew.interfaces": "Chunked FromTimestamp LastNMessages WholeHistory WholeHistoryMultipleSystemMessages",
             "crew.providers.scripted": "ScriptedProvider call",
+            "crew.runs.interfaces": "RunInfo",
             "crew.runs.parameters": "Limits RequestParameters",
             "crew.runs.result": "RunResult",
             "crew.simulator.simulate": "simulate",
@@ -54,6 +56,7 @@ __all__ = [
     "RequestParameters",
     "Route",
     "RunError",
+    "RunInfo",
     "RunResult",
     "ScriptedProvider",
     "WholeHistory",

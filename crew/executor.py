@@ -17,7 +17,7 @@ from crew.agents.crew import Crew
 from crew.engine.active_runs import ActiveRuns
 from crew.engine.observers import Observers, observers_for_run
 from crew.engine.run import ActiveRun
-from crew.engine.run_start import HistoryInput, RunArguments, RunStarter
+from crew.engine.run_start import HistoryInput, RunArguments, RunStarter, build_deps
 from crew.engine.run_sync import run_sync
 from crew.engine.stream import EventStream, Publish
 from crew.engine.token_meter import TokenMeter, check_windows
@@ -28,7 +28,7 @@ from crew.interfaces import Provider, RetryPolicy, TokenCounter
 from crew.messages import UserMessage
 from crew.providers.pool import ProviderPool
 from crew.runs.events import Resumed
-from crew.runs.interfaces import Observer, ObserverFactory, RunStore, StoredRun, commits_immediately
+from crew.runs.interfaces import DepsFactory, Observer, ObserverFactory, RunStore, StoredRun, commits_immediately
 from crew.runs.parameters import Limits, RequestParameters
 from crew.runs.result import RunResult
 from crew.runs.state import RunState
@@ -40,6 +40,7 @@ from crew.telemetry.executor_telemetry import ExecutorTelemetry, Telemetry
 from crew.telemetry.metrics import MetricValue
 from crew.telemetry.setup import current_telemetry, telemetry_from_settings
 from crew.transitions.plan import Plan, check_view_policies, compile_plan, resolve_budget
+from crew.transitions.result import build_result
 from crew.transitions.resume import check_crew
 from crew.transitions.setting_conflicts import warn_of_conflicts
 from crew.validation.executor_arguments import answers_as_dict, check_answers, check_arguments
@@ -57,6 +58,8 @@ class CrewExecutor:
                               the transcript keeps replies as they are.
     limits, parameters        defaults of every run.
     store                     persists runs; the default keeps them in memory.
+    deps                      a sync or async function that builds the deps of a run from its `RunInfo`, when it starts
+                              and when it resumes; `execute(deps=…)` and `resume(deps=…)` override it.
     validator                 checks input, history and answers.
     observers                 are called with every event.
     counter                   counts tokens, instead of each model's tokenizer.
@@ -77,6 +80,7 @@ class CrewExecutor:
         sanitize_output: bool = False,
         limits: Limits | None = None,
         store: RunStore | None = None,
+        deps: DepsFactory | None = None,
         validator: InputValidator | None = None,
         observers: Sequence[Observer | ObserverFactory] = (),
         parameters: RequestParameters | None = None,
@@ -92,6 +96,7 @@ class CrewExecutor:
             store,
             observers,
             secrets,
+            deps=deps,
             counter=counter,
             clocks={"clock": clock, "monotonic": monotonic},
             sanitize_output=sanitize_output,
@@ -118,7 +123,7 @@ class CrewExecutor:
         self._commits_immediately = commits_immediately(self._store)
         self._validator = validator or InputValidator()
         self._starter = RunStarter(self.plan, limits or Limits(), parameters, self._validator, self._meter)
-        self._observers = tuple(observers)
+        self._deps_factory, self._observers = deps, tuple(observers)
         self._clock, self._monotonic = clock, monotonic
         self._pool = ProviderPool(retry)
         self._active_runs = ActiveRuns(connections=self._pool)
@@ -182,9 +187,13 @@ class CrewExecutor:
         parameters: RequestParameters | None = None,
         run_id: str | None = None,
         deps: Any = None,
+        metadata: Mapping[str, object] | None = None,
     ) -> RunResult:
-        """Run the crew on this input until it is finished, paused, or stopped by a limit."""
-        given = RunArguments(input=input, history=history, agent=agent, parameters=parameters, run_id=run_id)
+        """Run the crew on this input until it is finished, paused, or stopped by a limit.
+
+        `metadata` are JSON values that are stored with the run, and kept when it resumes.
+        """
+        given = RunArguments(input, history, agent, parameters, run_id, metadata)
         return await self._stream(given, deps, streams=False).drain()
 
     def execute_stream(
@@ -195,9 +204,10 @@ class CrewExecutor:
         parameters: RequestParameters | None = None,
         run_id: str | None = None,
         deps: Any = None,
+        metadata: Mapping[str, object] | None = None,
     ) -> EventStream:
         """The same run as a stream of events."""
-        given = RunArguments(input=input, history=history, agent=agent, parameters=parameters, run_id=run_id)
+        given = RunArguments(input, history, agent, parameters, run_id, metadata)
         return self._stream(given, deps, streams=True)
 
     def execute_sync(
@@ -208,13 +218,14 @@ class CrewExecutor:
         parameters: RequestParameters | None = None,
         run_id: str | None = None,
         deps: Any = None,
+        metadata: Mapping[str, object] | None = None,
     ) -> RunResult:
         """The same run for scripts and notebooks; inside a running event loop it runs on another thread.
 
         Each thread keeps an event loop, so that connections stay open between calls. Ctrl-C stops the run as `cancel`
         of its task does: its state is committed, and it can be resumed.
         """
-        given = RunArguments(input=input, history=history, agent=agent, parameters=parameters, run_id=run_id)
+        given = RunArguments(input, history, agent, parameters, run_id, metadata)
         stream = self._stream(given, deps, streams=False)
         return run_sync(stream.drain)
 
@@ -263,7 +274,7 @@ class CrewExecutor:
         state, started = self._starter.start(given, self._secrets.scrubber())
 
         async def work(publish: Publish) -> RunResult:
-            run, traceparent = self._active_run(state, publish, deps, streams=streams)
+            run, traceparent = self._active_run(state, publish, await self._deps(deps, state), streams=streams)
             return await self._active_runs.run(run, replace(started, traceparent=traceparent))
 
         return EventStream(work)
@@ -278,7 +289,8 @@ class CrewExecutor:
             stored = await self._load(run_id)
             check_crew(self.plan, stored.state)
             check_answers(stored.state, given, self._validator)
-            run, trace = self._active_run(stored.state, publish, deps, streams=streams, resumes=True)
+            built = await self._deps(deps, stored.state, resumes=True)
+            run, trace = self._active_run(stored.state, publish, built, streams=streams, resumes=True)
             run.version = stored.version
             return await self._active_runs.run(run, Resumed(run_id=run_id, answers=given, traceparent=trace))
 
@@ -289,6 +301,14 @@ class CrewExecutor:
             return await self._store.load(run_id)
         except SystemExit as error:  # the store boundary: user code never ends the process
             raise StoreError(run_id, f"The store failed: {describe(error)}") from error
+
+    async def _deps(self, given: Any, state: RunState, *, resumes: bool = False) -> Any:
+        if given is not None or self._deps_factory is None:
+            return given
+
+        scrubber = self._secrets.scrubber()
+        so_far = scrub_value(scrubber, build_result(self.plan, state)) if resumes else None
+        return await build_deps(self._deps_factory, state, scrubber, so_far)
 
     def _active_run(
         self, state: RunState, publish: Publish, deps: Any, *, streams: bool, resumes: bool = False

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from inspect import isawaitable
+from types import FunctionType, MethodType
 from typing import Any
 
+from crew.engine.concurrency import USER_CODE_ERRORS, is_failure
 from crew.engine.token_meter import TokenMeter
-from crew.errors import InvalidInput, Violation, suggest
+from crew.errors import InvalidInput, RunError, Violation, describe, suggest
 from crew.history.tokens import ESTIMATOR, count_message_tokens
 from crew.message_rules.repair import rename_duplicate_ids, repair
 from crew.messages import Message, UserMessage
 from crew.runs.events import RunStarted
+from crew.runs.interfaces import DepsFactory, RunInfo
 from crew.runs.parameters import Limits, RequestParameters
 from crew.runs.result import ResultHistory, RunResult
 from crew.runs.state import RunState
 from crew.secrets.registry import SecretRegistry
-from crew.secrets.scrubbing import scrub_value
+from crew.secrets.scrubbing import scrub_error, scrub_value
 from crew.transitions.plan import Plan, check_system_messages_fit
 from crew.transitions.result import continue_from, continue_messages
-from crew.validation.executor_arguments import check_parameters
+from crew.validation.executor_arguments import check_metadata, check_parameters
 from crew.validation.validator import InputValidator
 
 HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RunArguments:
     """The arguments of one `execute`."""
 
@@ -35,6 +40,7 @@ class RunArguments:
     agent: str | None
     parameters: RequestParameters | None
     run_id: str | None
+    metadata: Mapping[str, object] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,7 @@ class RunStarter:
             agent=self._entry(given.agent),
             limits=self.limits,
             parameters=parameters,
+            metadata=scrub_value(scrubber, check_metadata(given.metadata)),
         )
 
         if isinstance(history, RunResult):
@@ -96,3 +103,26 @@ class RunStarter:
             raise InvalidInput([Violation(rule="agent", text=text, value=name)])
 
         return name
+
+
+async def build_deps(
+    factory: DepsFactory, state: RunState, scrubber: SecretRegistry, so_far: RunResult | None = None
+) -> object:
+    """The deps of a run that starts in this state, or resumes: then `so_far` is its result until now."""
+    info = RunInfo(run_id=state.run_id, conversation_id=state.conversation_id, metadata=deepcopy(state.metadata))
+
+    try:
+        made = factory(info)
+        return await made if isawaitable(made) else made
+    except USER_CODE_ERRORS as error:  # the deps factory is user code: the caller gets a RunError
+        if not is_failure(error):
+            raise
+
+        scrub_error(scrubber, error)
+        failure = error
+
+    # Raised outside the except block, so that the caller's error is its cause and not also its context.
+    done = "started, and nothing is stored" if so_far is None else "resumed, and it is unchanged"
+    name = factory.__qualname__ if isinstance(factory, FunctionType | MethodType | type) else type(factory).__qualname__
+    text = f"Run {state.run_id!r} was not {done}: its deps factory {name} failed: {describe(failure)}"
+    raise RunError(scrub_value(scrubber, text), result=so_far) from failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -175,6 +176,7 @@ async def _invoke(run: ActiveRun, state: RunState, prepared: PreparedCall, aband
             usage=total_usage(run.state),
             emit=emit,
             transcript=state.transcript,
+            metadata=deepcopy(state.metadata),
         )
 
     try:

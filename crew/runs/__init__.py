@@ -2,7 +2,7 @@
 
 from crew.runs.counters import RunCounters, ToolCounters
 from crew.runs.events import Event
-from crew.runs.interfaces import ImmediateStore, Observer, ObserverFactory, RunObserver, RunStore, StoredRun
+from crew.runs.interfaces import ImmediateStore, Observer, ObserverFactory, RunInfo, RunObserver, RunStore, StoredRun
 from crew.runs.parameters import Limits, RequestParameters
 from crew.runs.result import Metrics, RunResult
 from crew.runs.state import (
@@ -45,6 +45,7 @@ __all__ = [
     "RequestParameters",
     "RunBranches",
     "RunCounters",
+    "RunInfo",
     "RunObserver",
     "RunResult",
     "RunState",

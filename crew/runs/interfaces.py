@@ -1,11 +1,13 @@
-"""The interfaces of a run: the store that persists it and the observers that follow it."""
+"""The interfaces of a run: the store that persists it, the observers that follow it, the factory of its deps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from pydantic import JsonValue
 
 from crew.agents.crew import Crew
 from crew.interfaces import ModelRequest
@@ -78,6 +80,19 @@ class ObserverFactory(Protocol):
 
     def observe(self, crew: Crew, state: RunState, *, resumes: bool) -> Observer:
         """The observer of the run that starts, or resumes, in this state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """What is known of a run that starts or resumes, in whichever process: the argument of a deps factory."""
+
+    run_id: str
+    conversation_id: str
+    metadata: dict[str, JsonValue]
+
+
+DepsFactory: TypeAlias = Callable[[RunInfo], Any]
+"""Builds the deps of a run; a sync function, or an async one, which is awaited."""
 
 
 def commits_immediately(store: RunStore) -> bool:

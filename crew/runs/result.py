@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from pydantic import JsonValue
+
 from crew.messages import Message, Transcript, Usage
 from crew.runs.counters import ToolCounters
 from crew.runs.state import AnswerReason, Branch, CallInDoubt, Pause, ReachedLimit, RunState, StopReason
@@ -67,7 +69,8 @@ class RunResult:
 
     `finish_reason` is why the final answer ended; anything but "stop" means that it may be incomplete. It is None if
     the run is not completed. `in_doubt` are the writes that were started without a result: they may have taken effect.
-    `orphans` are the tools and models that went on although they were cancelled, when the run returned.
+    `orphans` are the tools and models that went on although they were cancelled, when the run returned. `metadata` is
+    what was passed to `execute`.
 
     Pass the result itself as `history=` of the next `execute` to continue the conversation.
     """
@@ -83,6 +86,7 @@ class RunResult:
     transcript: Transcript = field(repr=False)
     usage: Usage
     metrics: Metrics = field(repr=False)
+    metadata: dict[str, JsonValue] = field(default_factory=dict)
     pauses: tuple[Pause, ...] = ()
     in_doubt: tuple[CallInDoubt, ...] = ()
     orphans: tuple[str, ...] = ()

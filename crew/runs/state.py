@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import Discriminator, Field
+from pydantic import Discriminator, Field, JsonValue
 
 from crew.errors import escape_controls
 from crew.history.history import History
@@ -239,6 +239,7 @@ class RunState:
     children             branches and called agents under way, by key; `branches` are the records of finished ones.
     in_doubt             writes that were started, will get no result, and may have taken effect; also of children.
     next_before_failure  what was next when a branch failed, so that a resume can repeat it.
+    metadata             what the caller stored with the run; also of children. A run never changes it.
     traceparent          the W3C traceparent of the last trace, to which a resumed run links.
     """
 
@@ -266,6 +267,7 @@ class RunState:
     branches: tuple[Branch, ...] = ()
     in_doubt: tuple[CallInDoubt, ...] = ()
     next_before_failure: Next | None = None
+    metadata: dict[str, JsonValue] = field(default_factory=dict)
     traceparent: str = ""
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from pydantic import JsonValue
 
 from crew.messages import Message, Usage
 
@@ -17,7 +19,8 @@ class Context(Generic[Deps]):
 
     `idempotency_key` identifies this call among all calls of all runs, and stays the same when the call is repeated
     after a crash: pass it to services that accept one. `call_id` is the provider's id; it may repeat in other runs.
-    `emit` sends progress to the observers of the run. `transcript` is the conversation so far.
+    `emit` sends progress to the observers of the run. `transcript` is the conversation so far. `metadata` is a copy of
+    what was passed to `execute`.
     """
 
     deps: Deps
@@ -28,3 +31,4 @@ class Context(Generic[Deps]):
     usage: Usage
     emit: Callable[[object], None]
     transcript: Sequence[Message] = ()
+    metadata: dict[str, JsonValue] = field(default_factory=dict)

@@ -177,6 +177,7 @@ def new_child(step: Step, key: str, agent: str, limits: Limits) -> RunState:
         agent=agent,
         limits=limits,
         parameters=step.parameters,
+        metadata=step.metadata,
         last_event_at=step.last_event_at,
         active_seconds=step.active_seconds,
         token_budgets=step.token_budgets,

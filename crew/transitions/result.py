@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -65,6 +66,7 @@ def build_result(plan: Plan, state: RunState) -> RunResult:
             cached_billed=counters.usage.cache_read_tokens,
             prefix_breaks=counters.prefix_breaks,
         ),
+        metadata=deepcopy(state.metadata),
         pauses=pending_pauses(state),
         in_doubt=tuple(calls_in_doubt(plan, state)),
         branches=tuple(_with_parsed_output(plan, record) for record in _branch_records(state)),

@@ -35,7 +35,7 @@ class Step:
         self.plan, self.event = plan, event
         self.emitted: list[Event] = [] if emitted is None else emitted
         self.run_id, self.conversation_id, self.crew = state.run_id, state.conversation_id, state.crew
-        self.limits, self.parameters = state.limits, state.parameters
+        self.limits, self.parameters, self.metadata = state.limits, state.parameters, state.metadata
         self.inherited_messages = state.inherited_messages
         self.agent = state.agent
         self.next: Next = state.next
@@ -83,6 +83,7 @@ class Step:
             branches=self.branches,
             in_doubt=self.in_doubt,
             next_before_failure=self.next_before_failure,
+            metadata=self.metadata,
             traceparent=self.traceparent,
         )
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import iscoroutinefunction
+from math import isfinite
 
-from pydantic import SecretStr
+from pydantic import JsonValue, SecretStr
+from pydantic_core import from_json, to_json
 
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
 from crew.errors import DefinitionError, InvalidInput, UnknownPause, Violation, abbreviate
 from crew.interfaces import TokenCounter
+from crew.messages import replace_surrogates
 from crew.runs.interfaces import ObserverFactory, RunStore
 from crew.runs.parameters import RequestParameters
 from crew.runs.state import Pause, RunState, pending_pauses
@@ -25,6 +28,7 @@ def check_arguments(
     observers: object,
     secrets: object,
     *,
+    deps: object,
     counter: object,
     clocks: Mapping[str, object],
     sanitize_output: object,
@@ -37,6 +41,7 @@ def check_arguments(
         *_store_problems(store),
         *_observer_problems(observers),
         *_secret_problems(secrets),
+        *_deps_problems(deps),
         *_counter_problems(counter),
         *(
             f"{name} must be a function such as time.{'time' if name == 'clock' else name}, not {abbreviate(clock)}"
@@ -67,6 +72,12 @@ def _type_problems(name: str, value: object, accepted: type) -> Iterator[str]:
 def _store_problems(store: object) -> Iterator[str]:
     if store is not None and (isinstance(store, type) or not isinstance(store, RunStore)):
         yield f"store must be a store such as crew.store.SQLiteStore('runs.db'), not {abbreviate(store)}"
+
+
+def _deps_problems(deps: object) -> Iterator[str]:
+    if deps is not None and not callable(deps):
+        text = f"deps must be a function that builds the deps of a run from a RunInfo, not {abbreviate(deps)}"
+        yield f"{text}; pass the deps of one run to execute(deps=…)"
 
 
 def _counter_problems(counter: object) -> Iterator[str]:
@@ -107,6 +118,50 @@ def check_parameters(parameters: object) -> RequestParameters:
         raise InvalidInput([Violation(rule="parameters", text=text, value=parameters)])
 
     return parameters
+
+
+MAX_METADATA_DEPTH = 20
+
+
+def check_metadata(metadata: object) -> dict[str, JsonValue]:
+    """The metadata of one run as JSON values, which the caller's objects do not share; empty for None."""
+    if metadata is None:
+        return {}
+
+    if isinstance(metadata, Mapping):
+        metadata = dict(metadata)
+        violations = [Violation(rule="metadata", text=text) for text in _json_problems("metadata", metadata)]
+    else:
+        text = f"metadata must be a dict such as {{'customer': 42}}, not {abbreviate(metadata)}."
+        violations = [Violation(rule="metadata", text=text, value=metadata)]
+
+    if violations:
+        raise InvalidInput(violations)
+
+    copied: dict[str, JsonValue] = from_json(to_json(metadata))
+    return copied
+
+
+def _json_problems(place: str, value: object, depth: int = 0) -> Iterator[str]:
+    """Why a value is not JSON, without the value: it may be a secret."""
+    if depth > MAX_METADATA_DEPTH:
+        yield f"{place[:80]}… is nested too deeply: at most {MAX_METADATA_DEPTH} levels are accepted."
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                yield f"{place} has the key {abbreviate(key)}: the keys must be strings."
+
+            yield from _json_problems(f"{place}[{abbreviate(key)}]", item, depth + 1)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _json_problems(f"{place}[{index}]", item, depth + 1)
+    elif isinstance(value, float) and not isfinite(value):
+        yield f"{place} is {value}: JSON has only finite numbers."
+    elif isinstance(value, str) and replace_surrogates(value) != value:
+        yield f"{place} has a character without a partner (a lone surrogate), which can't be stored."
+    elif not (value is None or isinstance(value, bool | int | float | str)):
+        accepted = "accepted are None, bool, int, float, str, list and dict"
+        yield f"{place} is a {type(value).__name__}, not a JSON value: {accepted}."
 
 
 def answers_as_dict(answers: object) -> dict[str, object]:
