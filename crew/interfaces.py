@@ -118,7 +118,7 @@ FinishReason = Literal["stop", "calls", "length", "refusal", "filter"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """The complete response of a model to one request."""
+    """The complete response of a model to one request. Each of its `warnings` is emitted as a `Warned` event."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
@@ -127,6 +127,7 @@ class ModelReply:
     provider_data: ProviderData | None = None
     model: str = ""
     response_id: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +157,7 @@ class Provider(Protocol):
 
 @runtime_checkable
 class HasSecrets(Protocol):
-    """Holds secrets (texts or `SecretStr`), such as an API key, that must not appear in any output, log or store.
-
-    The executor checks for this once, when it is created, and reads `secrets` before every request.
-    """
+    """Holds secrets (texts or `SecretStr`) that must not appear in any output; read before every request."""
 
     @property
     def secrets(self) -> Sequence[object]: ...

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crew.engine.concurrency import USER_CODE_ERRORS, is_failure, run_in_daemon_thread, run_or_abandon
+from crew.engine.model_step import accept_reply
 from crew.engine.requests import build_request, new_request, summary_settings
 from crew.engine.run import ActiveRun
 from crew.errors import CompressionFailed, describe
@@ -92,10 +93,13 @@ async def _get_summary(
     def abandon(outcome: asyncio.Future[Any]) -> None:
         run.abandon(run.state.run_id, "the summarizer", outcome)
 
-    if summary_request.request is not None and summary_request.provider is not None:
-        with run.observers.call_context(summary_request.request.run_id, summary_request.request):
-            reply = await run_or_abandon(summary_request.provider.complete(summary_request.request), abandon)
+    request, provider = summary_request.request, summary_request.provider
 
+    if request is not None and provider is not None:
+        with run.observers.call_context(request.run_id, request):
+            reply = await run_or_abandon(provider.complete(request), abandon)
+
+        reply = accept_reply(run, request.run_id, provider, reply)
         return replace_surrogates(reply.text), reply.usage, _summary_problem(reply), reply.model
 
     work = _call_summarizer(summarizer, summary_request.span)

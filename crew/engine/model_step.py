@@ -13,9 +13,10 @@ from crew.history.token_budget import Calibration
 from crew.history.tokens import count_message_tokens
 from crew.history.view import View
 from crew.interfaces import ModelReply, ModelRequest, Provider
+from crew.message_rules.reply_checks import check_reply
 from crew.messages import AssistantMessage, Manifest, replace_surrogates, replace_surrogates_in_call
 from crew.models import usage_cost
-from crew.runs.events import Asked, FellBack, Replied, TextDelta, TooLong
+from crew.runs.events import Asked, FellBack, Replied, TextDelta, TooLong, Warned
 from crew.runs.state import RunState, request_view
 from crew.secrets.scrubbing import ScrubbedDeltas
 from crew.transitions.plan import Plan, token_budget_for
@@ -120,7 +121,7 @@ async def _call_provider(run: ActiveRun, provider: Provider, request: ModelReque
         if isinstance(on_delta, ScrubbedDeltas):
             on_delta.close()
 
-        return reply
+        return accept_reply(run, request.run_id, provider, reply)
     except CrewError:
         raise
     except asyncio.CancelledError as error:
@@ -135,6 +136,16 @@ async def _call_provider(run: ActiveRun, provider: Provider, request: ModelReque
         raise ProviderError(
             f"The provider of {request.agent!r} failed: {describe(error)}", provider=provider.name, model=provider.model
         ) from error
+
+
+def accept_reply(run: ActiveRun, run_id: str, provider: Provider, reply: object) -> ModelReply:
+    """Check a reply where it enters the run, also that of a custom provider, and emit its warnings."""
+    checked = check_reply(reply, provider=provider.name, model=provider.model)
+
+    for text in checked.warnings:
+        run.emit(Warned(run_id=run_id, text=f"Reply of {provider.name}:{provider.model}: {text}"))
+
+    return checked
 
 
 def _cost_saved_by_pruning(

@@ -8,12 +8,20 @@ from typing import Any
 
 from crew.errors import ContentRefused, RequestRejected
 from crew.interfaces import Delta, FinishReason, ModelReply, ModelRequest, ModelSettings, OnDelta
+from crew.message_rules.reply_checks import check_count
 from crew.messages import ProviderData, ToolCall, Usage
 from crew.providers.anthropic_render import DEFAULT_OUTPUT_TOKENS, check_anthropic_settings, render_request
 from crew.providers.anthropic_turns import STALE_THINKING, THINKING_BLOCKS
 from crew.providers.sdk_clients import anthropic_client
 from crew.providers.sdk_provider import SDKProvider
-from crew.providers.wire import JSONObject, ModelId, drop_stale_reasoning, priced_usage, to_json_bytes
+from crew.providers.wire import (
+    JSONObject,
+    ModelId,
+    drop_stale_reasoning,
+    priced_usage,
+    to_json_bytes,
+    usage_object,
+)
 
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2})(?!\d))?")
 _BAD_SIGNATURE = re.compile(r"Invalid `(signature|data)` in|thinking` blocks? in the latest|cannot be modified")
@@ -98,7 +106,7 @@ def decode_reply(answer: JSONObject, model_id: ModelId) -> ModelReply:
         # invalid again, so that the call is not run with partial arguments.
         arguments[len(blocks) - 1] = arguments[len(blocks) - 1][:-1]
 
-    return _build_reply(answer, blocks, arguments, finish, answer.get("usage") or {}, model_id)
+    return _build_reply(answer, blocks, arguments, finish, answer.get("usage"), model_id)
 
 
 def _build_reply(
@@ -106,7 +114,7 @@ def _build_reply(
     blocks: Sequence[JSONObject],
     arguments: dict[int, str],
     finish: str,
-    usage: JSONObject,
+    usage: object,
     model_id: ModelId,
 ) -> ModelReply:
     provider, model = model_id
@@ -120,14 +128,16 @@ def _build_reply(
     if reason == "refusal" and not text and not calls:
         raise ContentRefused(f"{provider} ({model}) refused to answer.", provider=provider, model=model)
 
+    warnings: list[str] = []
     return ModelReply(
         text=text,
         calls=calls,
-        usage=decode_usage(usage, model_id),
+        usage=decode_usage(usage, model_id, warnings),
         finish_reason=reason,
         provider_data=_thinking_data(blocks, model_id),
         model=head.get("model") or model,
         response_id=head.get("id") or "",
+        warnings=tuple(warnings),
     )
 
 
@@ -151,14 +161,19 @@ def _thinking_data(blocks: Sequence[JSONObject], model_id: ModelId) -> ProviderD
     return ProviderData(provider=model_id.provider, model=model_id.model, items=tuple(items))
 
 
-def decode_usage(usage: JSONObject, model_id: ModelId) -> Usage:
+def decode_usage(usage: object, model_id: ModelId, problems: list[str]) -> Usage:
     """Decode Anthropic's usage, whose input tokens exclude cache reads and writes."""
-    read, write = usage.get("cache_read_input_tokens") or 0, usage.get("cache_creation_input_tokens") or 0
-    details = usage.get("output_tokens_details") or {}
+    figures = usage_object(usage, problems)
+    details = usage_object(figures.get("output_tokens_details"), problems)
+    fresh, read, write = (
+        check_count(name, figures.get(name) or 0, problems)
+        for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    )
     return priced_usage(
         model_id,
-        input=(usage.get("input_tokens") or 0) + read + write,
-        output=usage.get("output_tokens") or 0,
+        problems,
+        input=fresh + read + write,
+        output=figures.get("output_tokens") or 0,
         read=read,
         write=write,
         reasoning=details.get("thinking_tokens") or 0,

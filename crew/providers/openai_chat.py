@@ -261,13 +261,16 @@ def _build_reply(
     if reason == "filter" and not text and not calls:
         raise content_filtered(model_id)
 
+    warnings: list[str] = []
+    usage = openai_usage(answer.get("usage"), model_id, warnings, input="prompt_tokens", output="completion_tokens")
     return ModelReply(
         text=text or refusal,
         calls=calls,
-        usage=openai_usage(answer.get("usage") or {}, model_id, input="prompt_tokens", output="completion_tokens"),
+        usage=usage,
         finish_reason=reason,
         model=answer.get("model") or model_id.model,
         response_id=answer.get("id") or "",
+        warnings=tuple(warnings),
     )
 
 

@@ -246,14 +246,16 @@ def decode_reply(answer: JSONObject, model_id: ModelId) -> ModelReply:
     if reason == "filter" and not text and not calls:
         raise content_filtered(model_id)
 
+    warnings: list[str] = []
     return ModelReply(
         text=text,
         calls=calls,
-        usage=openai_usage(answer.get("usage") or {}, model_id, input="input_tokens", output="output_tokens"),
+        usage=openai_usage(answer.get("usage"), model_id, warnings, input="input_tokens", output="output_tokens"),
         finish_reason=reason,
         provider_data=_reasoning_data(output, model_id),
         model=answer.get("model") or model_id.model,
         response_id=answer.get("id") or "",
+        warnings=tuple(warnings),
     )
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 from crew.errors import RequestRejected
 from crew.interfaces import ModelReply, ModelRequest, ModelSettings, OnDelta
 from crew.message_rules.profiles import check_model_settings, get_profile
+from crew.message_rules.reply_checks import check_reply
 from crew.providers.connection import Connection
 from crew.providers.sdk_clients import SDKClient
 from crew.providers.wire import JSONObject, ModelId
@@ -25,24 +26,6 @@ class StreamDecoder(Protocol):
     def add(self, event: JSONObject) -> None: ...
 
     def reply(self) -> ModelReply: ...
-
-
-def _check_types(reply: ModelReply) -> ModelReply:
-    """The reply; raises TypeError if the service sent another type than a text or a number of tokens."""
-    texts = [reply.text, reply.model, reply.response_id]
-
-    for call in reply.calls:
-        texts += (call.id, call.name, call.arguments)
-
-    for text in texts:
-        if not isinstance(text, str):
-            raise TypeError(f"expected a string, not {text!r}")
-
-    for tokens in (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.cache_read_tokens):
-        if not isinstance(tokens, int):
-            raise TypeError(f"expected a number of tokens, not {tokens!r}")
-
-    return reply
 
 
 class SDKProvider(ABC):
@@ -103,7 +86,7 @@ class SDKProvider(ABC):
         body = self._render(request, stream=on_delta is not None)
 
         if on_delta is None:
-            return await self._connection.send(body, lambda answer: _check_types(self._decode(answer)))
+            return await self._connection.send(body, lambda answer: self._check(self._decode(answer)))
 
         decoder = self._stream_decoder(on_delta)
 
@@ -111,9 +94,12 @@ class SDKProvider(ABC):
             if not decoder.is_complete:
                 raise self._connection.truncated_stream()
 
-            return _check_types(decoder.reply())
+            return self._check(decoder.reply())
 
         return await self._connection.stream(body, decoder.add, finish)
+
+    def _check(self, reply: ModelReply) -> ModelReply:
+        return check_reply(reply, provider=self.name, model=self.model)
 
     @staticmethod
     @abstractmethod

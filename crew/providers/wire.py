@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from crew.errors import ContentRefused
+from crew.errors import ContentRefused, abbreviate
 from crew.interfaces import ModelRequest
+from crew.message_rules.reply_checks import check_usage
 from crew.messages import (
     SUMMARY_HEADING,
     AssistantMessage,
@@ -143,29 +144,56 @@ def drop_stale_reasoning(request: ModelRequest, flag: str) -> bool:
 
 
 def priced_usage(
-    model_id: ModelId, *, input: int, output: int, read: int = 0, write: int = 0, reasoning: int = 0
+    model_id: ModelId,
+    problems: list[str],
+    *,
+    input: Any,
+    output: Any,
+    read: Any = 0,
+    write: Any = 0,
+    reasoning: Any = 0,
 ) -> Usage:
-    """Return one request's usage with its cost; `input` includes cache reads and writes."""
-    usage = Usage(
+    """Return one request's usage with its cost; `input` includes cache reads and writes.
+
+    The figures are those of the service: odd ones are corrected and added to the problems.
+    """
+    reported = Usage(
         requests=1,
         input_tokens=input,
         output_tokens=output,
         cache_read_tokens=read,
         cache_write_tokens=write,
         reasoning_tokens=reasoning,
+        cost=None,
     )
+    usage = check_usage(reported, problems)
+
     # Without token counts the cost is unknown, not zero.
-    return replace(usage, cost=usage_cost(*model_id, usage) if input or output else None)
+    if not usage.input_tokens and not usage.output_tokens:
+        return usage
+
+    return replace(usage, cost=usage_cost(*model_id, usage))
 
 
-def openai_usage(usage: JSONObject, model_id: ModelId, *, input: str, output: str) -> Usage:
+def usage_object(usage: object, problems: list[str]) -> JSONObject:
+    """The usage, or a part of it, as an object; empty if the service did not send one."""
+    if usage is None or isinstance(usage, Mapping):
+        return usage or {}
+
+    problems.append(f"usage is {abbreviate(usage)}, read as not reported")
+    return {}
+
+
+def openai_usage(usage: object, model_id: ModelId, problems: list[str], *, input: str, output: str) -> Usage:
     """Decode OpenAI's usage, whose input includes the cached tokens; `input` and `output` are the API's field names."""
-    input_details = usage.get(f"{input}_details") or {}
-    output_details = usage.get(f"{output}_details") or {}
+    figures = usage_object(usage, problems)
+    input_details = usage_object(figures.get(f"{input}_details"), problems)
+    output_details = usage_object(figures.get(f"{output}_details"), problems)
     return priced_usage(
         model_id,
-        input=usage.get(input) or 0,
-        output=usage.get(output) or 0,
+        problems,
+        input=figures.get(input) or 0,
+        output=figures.get(output) or 0,
         read=input_details.get("cached_tokens") or 0,
         write=input_details.get("cache_write_tokens") or 0,
         reasoning=output_details.get("reasoning_tokens") or 0,

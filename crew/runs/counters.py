@@ -19,6 +19,7 @@ class ToolCounters:
 class RunCounters:
     """Counters of a run, finished children included.
 
+    known_cost        the sum of all costs that are known, in dollars; `usage.cost` is None if one is unknown.
     prunings          the sizes of the history before and after each pruning.
     by_policy         how often each policy or rule pruned the history or a view.
     tokens_appended   the estimate of everything that was ever appended.
@@ -29,6 +30,7 @@ class RunCounters:
     """
 
     usage: Usage = field(default_factory=Usage)
+    known_cost: float = 0.0
     rounds: int = 0
     handoffs: int = 0
     forks: int = 0
@@ -62,6 +64,7 @@ def merge_counters(mine: RunCounters, other: RunCounters) -> RunCounters:
     return replace(
         mine,
         usage=mine.usage + other.usage,
+        known_cost=mine.known_cost + other.known_cost,
         rounds=mine.rounds + other.rounds,
         handoffs=mine.handoffs + other.handoffs,
         messages_pruned=mine.messages_pruned + other.messages_pruned,

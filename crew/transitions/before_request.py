@@ -13,7 +13,6 @@ from crew.history.view_fitting import ViewFitter
 from crew.history.view_summaries import messages_to_summarize
 from crew.interfaces import Chunked, CompressionStrategy, HistoryEntry, WholeHistoryMultipleSystemMessages
 from crew.messages import SummaryMessage
-from crew.runs.counters import RunCounters
 from crew.runs.events import Warned
 from crew.runs.state import AskModel, Compact, RepeatReason
 from crew.transitions.plan import overhead_parts
@@ -168,15 +167,9 @@ def _limit_usage(step: Step) -> tuple[tuple[str, float, float | None], ...]:
     return (
         ("rounds", counters.rounds, limits.rounds),
         ("tokens", counters.usage.total_tokens, limits.tokens),
-        ("cost_usd", 0.0 if limits.cost_usd is None else _known_cost(counters), limits.cost_usd),
+        ("cost_usd", counters.known_cost, limits.cost_usd),
         ("seconds", step.active_seconds, limits.seconds),
     )
-
-
-def _known_cost(counters: RunCounters) -> float:
-    """The cost at the least: a model without a known price hides the sum, but not the cost of the other models."""
-    total = counters.usage.cost
-    return sum(usage.cost or 0.0 for usage in counters.by_agent.values()) if total is None else total
 
 
 def _warn(step: Step, fitter: ViewFitter) -> None:

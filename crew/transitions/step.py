@@ -111,6 +111,7 @@ class Step:
         self.counters = fast_replace(
             counters,
             usage=counters.usage + usage,
+            known_cost=counters.known_cost + (usage.cost or 0.0),
             rounds=counters.rounds + 1,
             by_agent={**counters.by_agent, self.agent: usage if known is None else known + usage},
         )

@@ -17,6 +17,8 @@ from crew.transitions.plan import with_token_budget
 from crew.transitions.step import Step
 
 _SHORT_REPLY_TOKENS = 64
+_IMPLAUSIBLE_WINDOWS = 8
+"""A bill of more windows than this teaches nothing; a known window may be too small, but not by so much."""
 
 
 def learn_from_bill(step: Step, event: Replied) -> int:
@@ -30,6 +32,10 @@ def learn_from_bill(step: Step, event: Replied) -> int:
     token_budget = step.token_budget
     calibration = step.calibrations.get(token_budget.model, Calibration())
     appended, billed = step.counters.tokens_appended, event.usage.input_tokens
+
+    if billed > _IMPLAUSIBLE_WINDOWS * token_budget.window:
+        billed = 0  # it counts against the limits, but the request was answered, so that it can't be that long
+
     request_tokens = billed - token_budget.overhead_tokens if billed else sum([entry.tokens for entry in content.sent])
     is_complete = len(content.sent) >= len(step.transcript)
     tokens_left_out = 0 if is_complete else round(appended * calibration.estimate_ratio) - request_tokens

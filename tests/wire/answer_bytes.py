@@ -1,11 +1,13 @@
 """Renders an answer to bytes, plain or streamed, and applies a transport fault to them."""
 
 import json
+import zlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from tests.wire import chat, messages, responses
-from tests.wire.connection import Answer, chunk, plain, streamed
+from tests.wire.connection import Answer, chunk, head, plain, streamed
 from tests.wire.faults import Fault
 from tests.wire.model import Protocol
 from tests.wire.rejections import Refused, error_json
@@ -16,12 +18,15 @@ WIRE: dict[Protocol, Any] = {"chat": chat, "responses": responses, "messages": m
 HTML = b"<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gateway</h1></body></html>"
 
 
-def rendered(context: RequestContext, reply: Reply, headers: dict[str, str]) -> list[bytes]:
-    """Render the answer without faults: head and body, or head, events and the last chunk."""
+def rendered(
+    context: RequestContext, reply: Reply, headers: dict[str, str], rewrite: Callable[[Any], Any] | None = None
+) -> list[bytes]:
+    """Render the answer without transport faults: head and body, or head, events and the last chunk."""
     wire = WIRE[context.protocol]
+    rewrite = rewrite or (lambda value: value)
     if not context.body.get("stream"):
-        return plain(200, json.dumps(wire.payload(context, reply)).encode(), headers)
-    events = [_sse(event) for event in wire.events(context, reply)]
+        return plain(200, json.dumps(rewrite(wire.payload(context, reply))).encode(), headers)
+    events = [_sse((name, rewrite(data))) for name, data in wire.events(context, reply)]
     if context.protocol == "chat":
         events.append(b"data: [DONE]\n\n")
     return [*streamed(events, headers), chunk(b"")]
@@ -44,12 +49,36 @@ def broken(context: RequestContext, parts: list[bytes], fault: Fault | None) -> 
         "html_page": lambda: Answer(plain(502, HTML, {}, "text/html")),
         "garbage": lambda: Answer(_garbage(context)),
         "not_http": lambda: Answer([b"\x16\x03\x01 not http at all\r\n\r\n"], end="close"),
+        "bomb": lambda: Answer(plain(200, bomb(), {"content-encoding": "gzip"}, _content_type(context))),
+        "endless": lambda: _endless(context, parts),
+        "redirect": lambda: Answer(plain(307, b"moved", {"location": fault.location})),
+        "error_body": lambda: Answer(plain(200, json.dumps(fault.error).encode(), {})),
     }
     if kind in simple:
         return simple[kind]()
     if kind not in ("cut", "cut_clean", "reset_mid_stream", "hang_mid_stream", "error_event", "failed_event"):
         return Answer(parts)
     return _broken_inside(context, parts, fault)
+
+
+@cache
+def bomb(size: int = 200 * 2**20) -> bytes:
+    """A gzip body of many spaces."""
+    block, packer = b" " * 2**20, zlib.compressobj(1, wbits=31)
+    return b"".join(packer.compress(block) for _ in range(size // len(block))) + packer.flush()
+
+
+def _content_type(context: RequestContext) -> str:
+    return "text/event-stream; charset=utf-8" if context.body.get("stream") else "application/json"
+
+
+def _endless(context: RequestContext, parts: list[bytes]) -> Answer:
+    """Repeat the event in the middle of a stream, which is a piece of its text, or spaces in a plain body."""
+    if context.body.get("stream"):
+        events = parts[1:-1]
+        return Answer([parts[0], *events[: len(events) // 2 + 1]], end="repeat")
+    fields = {"content-type": "application/json", "transfer-encoding": "chunked"}
+    return Answer([head(200, fields), chunk(b" " * 2**16)], end="repeat")
 
 
 def _garbage(context: RequestContext) -> list[bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
-End = Literal["keep", "close", "reset", "hang"]
+End = Literal["keep", "close", "reset", "hang", "repeat"]
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 429: "Too Many Requests"}
 
 
@@ -22,7 +22,9 @@ class Request(NamedTuple):
 
 @dataclass(slots=True)
 class Answer:
-    """Bytes to write, when, and what happens to the connection. `on_end` is called with whether all bytes were sent."""
+    """Bytes to write, when, and what happens to the connection; `repeat` writes the last part again and again.
+
+    `on_end` is called with whether all bytes were sent."""
 
     parts: list[bytes]
     delay: float = 0.0
@@ -74,6 +76,7 @@ class Connection(asyncio.Protocol):
         self._need = 0
         self._answer: Answer | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_full = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -95,6 +98,14 @@ class Connection(asyncio.Protocol):
                 self._later(self._answer.delay, 0)
             else:
                 self._play(0)
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        if self._answer and self._answer.end == "repeat":
+            self._finish("repeat")
 
     def drop(self) -> None:
         """Close immediately, even during an answer."""
@@ -143,6 +154,9 @@ class Connection(asyncio.Protocol):
             linger = struct.pack("ii", 1, 0)
             self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             self._transport.abort()
+        elif end == "repeat":
+            while self._answer and not self._is_full and not self._transport.is_closing():
+                self._transport.write(self._answer.parts[-1])
 
     def _notify(self, whole: bool) -> None:
         answer, self._answer = self._answer, None

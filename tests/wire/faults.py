@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.utils import formatdate
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from tests.wire.model import Json, Model, Protocol
 from tests.wire.rejections import Refused
@@ -47,8 +47,17 @@ ReplyKind = Literal[
     "refusal",
     "content_filter",
 ]
-Kind = StatusKind | TransportKind | ReplyKind
-KINDS: tuple[str, ...] = tuple(kind for group in get_args(Kind) for kind in get_args(group))
+HostileKind = Literal[
+    "rewritten",  # the JSON of the answer, or of each event, is replaced by what `rewrite` returns
+    "bomb",  # a small gzip body that becomes 200 MB
+    "endless",  # a body, or a stream of events, that never ends
+    "redirect",  # 307 to `location`
+    "error_body",  # status 200 with the JSON of `error`; in a stream, too
+]
+Kind = StatusKind | TransportKind | ReplyKind | HostileKind
+KINDS: tuple[str, ...] = tuple(
+    kind for group in (StatusKind, TransportKind, ReplyKind) for kind in get_args(group)
+)  # the hostile ones need more than a kind
 
 # Truncated, wrong quotes, not JSON, not an object, empty.
 BAD_JSON = ('{"n": 1, "why": "bec', "{'n': 1,}", "n is one", "[1, 2]", "")
@@ -57,13 +66,16 @@ BAD_JSON = ('{"n": 1, "why": "bec', "{'n': 1,}", "n is one", "[1, 2]", "")
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault. `retry_after` applies to statuses, `seconds` to `slow`; `at` is the share of an answer that arrives
-    before it breaks off; `shape` selects one of the texts in BAD_JSON."""
+    before it breaks off; `shape` selects one of the texts in BAD_JSON. The last three are for hostile kinds."""
 
     kind: Kind
     retry_after: str | None = None
     seconds: float = 0.3
     at: float = 0.5
     shape: int = 0
+    rewrite: Callable[[Any], Any] | None = None
+    location: str = ""
+    error: object = None
 
 
 Faults = Callable[[int, Protocol, Json], Fault | None]

@@ -129,10 +129,14 @@ class Service:
         )
         reply = received.reply = self._reply(context, received)
         context.usage = received.usage = self._bill(context, segments, reply)
-        if not fault or fault.kind not in ("reset", "hang", "html_page", "garbage", "not_http"):
+        if not fault or fault.kind not in (
+            *("reset", "hang", "html_page", "garbage", "not_http"),
+            *("bomb", "endless", "redirect", "error_body"),
+        ):
             received.cost = model.price(context.protocol).cost(context.usage)
             self.account.bill(context.name, context.usage, received.cost)
-        return broken(context, rendered(context, reply, headers), fault)
+        rewrite = fault.rewrite if fault else None
+        return broken(context, rendered(context, reply, headers, rewrite), fault)
 
     def _authorize(self, received: Received) -> None:
         if self.key is None:
