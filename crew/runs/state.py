@@ -212,7 +212,8 @@ class PendingSummary:
 class Branch:
     """The record of a finished branch or of an agent that was called as a tool, with its transcript.
 
-    `output` is stored as text; a `RunResult` holds it as a value of the agent's output type.
+    `output` is stored as text; a `RunResult` holds it as a value of the agent's output type. `transcript` begins after
+    the `inherited_messages` of the parent.
     """
 
     run_id: str
@@ -223,6 +224,7 @@ class Branch:
     error: str
     usage: Usage
     transcript: tuple[Message, ...]
+    inherited_messages: int = 0
     branches: tuple[Branch, ...] = ()
 
 
@@ -231,6 +233,7 @@ class RunState:
     """The complete state of a run. docs/state.md describes every field; `transitions.step.Step` has the same fields.
 
     inherited_messages   how many messages of the transcript belong to the parent or to earlier runs.
+    parent_run           the earlier run that this one continues; its messages come first in the transcript.
     views                each agent's view of the history.
     token_budgets        for each agent the budget of its model and of its backup.
     calibrations         how each model counts tokens, learned from bills.
@@ -253,6 +256,7 @@ class RunState:
     history: History = field(default_factory=History)
     transcript: Transcript = field(default_factory=Transcript)
     inherited_messages: int = 0
+    parent_run: str = ""
     views: dict[str, View] = field(default_factory=dict)
     pending_summary: PendingSummary = field(default_factory=PendingSummary)
     token_budgets: dict[str, tuple[TokenBudget, ...]] = field(default_factory=dict)
@@ -364,6 +368,14 @@ def _is_waiting(state: RunFields, open: OpenCall) -> bool:
         return is_blocked(state.children[open.child_key])
 
     return open.status in ("held", "in_doubt")
+
+
+def run_status(state: RunFields) -> str:
+    """`running`, `paused`, or why the run ended."""
+    if isinstance(state.next, Finished):
+        return state.next.stop_reason
+
+    return "paused" if is_blocked(state) else "running"
 
 
 def total_usage(state: RunFields) -> Usage:

@@ -85,6 +85,7 @@ def branch_record(child: RunState) -> Branch:
         error=end.error,
         usage=total_usage(child),
         transcript=tuple(child.transcript[child.inherited_messages :]),
+        inherited_messages=child.inherited_messages,
         branches=(*child.branches, *(branch_record(inner) for inner in child.children.values())),
     )
 

@@ -132,6 +132,7 @@ def continue_from(state: RunState, before: RunState) -> RunState:
         history=history,
         transcript=before.transcript,
         inherited_messages=len(before.transcript),
+        parent_run=before.run_id,
         views={name: view.for_next_run() for name, view in before.views.items()},
         token_budgets=before.token_budgets,
         calibrations=before.calibrations,

@@ -36,7 +36,7 @@ class Step:
         self.emitted: list[Event] = [] if emitted is None else emitted
         self.run_id, self.conversation_id, self.crew = state.run_id, state.conversation_id, state.crew
         self.limits, self.parameters, self.metadata = state.limits, state.parameters, state.metadata
-        self.inherited_messages = state.inherited_messages
+        self.inherited_messages, self.parent_run = state.inherited_messages, state.parent_run
         self.agent = state.agent
         self.next: Next = state.next
         self.history: History = state.history
@@ -69,6 +69,7 @@ class Step:
             history=self.history,
             transcript=self.transcript,
             inherited_messages=self.inherited_messages,
+            parent_run=self.parent_run,
             views=self.views,
             pending_summary=self.pending_summary,
             token_budgets=self.token_budgets,

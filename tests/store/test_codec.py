@@ -34,8 +34,8 @@ async def test_decoding_returns_the_encoded_values() -> None:
         b"[]",
         b"{}",
         b'{"version": 99, "state": {}, "events": []}',
-        b'{"version": 3}',
-        b'{"version": 3, "state": {"run_id": 5}, "events": [{"kind": "nothing"}]}',
+        b'{"version": 4}',
+        b'{"version": 4, "state": {"run_id": 5}, "events": [{"kind": "nothing"}]}',
     ],
 )
 def test_other_data_is_refused(data: bytes) -> None:
@@ -50,7 +50,7 @@ def test_other_data_is_refused(data: bytes) -> None:
 async def test_encoded_state_holds_its_version() -> None:
     """A later release can recognize it."""
     result = await executor_for("scripted:hello").execute("go")
-    assert json.loads(encode_state(result.state))["version"] == 3
+    assert json.loads(encode_state(result.state))["version"] == 4
 
 
 def test_transcript_is_immutable() -> None:

@@ -127,10 +127,10 @@ async def test_closed_file_is_a_typed_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "problem"),
     [
-        ("UPDATE runs SET state = replace(CAST(state AS TEXT), '\"version\":3', '\"version\":1')", "version 1"),
+        ("UPDATE runs SET state = replace(CAST(state AS TEXT), '\"version\":4', '\"version\":1')", "version 1"),
         ("UPDATE runs SET state = substr(state, 1, 50)", "not valid JSON"),
         ('UPDATE messages SET message = \'{"role": "user"}\'', "does not match version"),
-        ("DELETE FROM messages WHERE position = 1", "2 messages were stored, but 1 are in the file"),
+        ("DELETE FROM messages WHERE position = 1", "2 messages were stored, but 1 are"),
         ("UPDATE runs SET state = 7", "can't be loaded"),
         ("DROP TABLE messages", "2 messages were stored, but 0"),
     ],
