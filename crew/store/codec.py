@@ -49,9 +49,13 @@ def decode_state(data: bytes) -> RunState:
     return _decode_node(found["state"], {path: decode_messages(items) for path, items in bodies.items()})
 
 
-def encode_bare_state(state: RunState) -> bytes:
-    """A state without message bodies: it refers to messages by their positions."""
-    return b'{"version":%d,"state":%s}' % (VERSION, _encode_node(state))
+EncodedChildren = dict[str, tuple[RunState, bytes]]
+"""The encoded children of a state, by run id. A step changes one branch; the others need not be encoded again."""
+
+
+def encode_bare_state(state: RunState, known: EncodedChildren | None = None) -> bytes:
+    """A state without message bodies: it refers to messages by their positions. Updates the `known` children."""
+    return b'{"version":%d,"state":%s}' % (VERSION, _encode_node(state, known))
 
 
 def decode_bare_state(data: bytes, messages: Messages) -> RunState:
@@ -93,7 +97,19 @@ def _record_sections(records: Sequence[Branch]) -> Iterator[MessageSection]:
         yield from _record_sections(record.branches)
 
 
-def _encode_node(state: RunState) -> bytes:
+def _encode_child(state: RunState, known: EncodedChildren | None) -> bytes:
+    if known is None:
+        return _encode_node(state)
+
+    found = known.get(state.run_id)
+
+    if found is None or found[0] is not state:
+        found = known[state.run_id] = (state, _encode_node(state, known))
+
+    return found[1]
+
+
+def _encode_node(state: RunState, known: EncodedChildren | None = None) -> bytes:
     """One run of the tree: its fields, and what refers to messages."""
     pending, transcript = state.pending_summary, state.transcript
     bare = fast_replace(
@@ -104,14 +120,14 @@ def _encode_node(state: RunState) -> bytes:
         children={},
         branches=(),
     )
-    children = b",".join(b"%s:%s" % (to_json(key), _encode_node(child)) for key, child in state.children.items())
+    children = [b"%s:%s" % (to_json(key), _encode_child(child, known)) for key, child in state.children.items()]
     return b'{"fields":%s,"size":%d,"history":%s,"evicted":%s,"branches":%s,"children":{%s}}' % (
         _adapter(RunState).dump_json(bare),
         len(transcript),
         to_json([_encode_entry(entry, transcript) for entry in state.history.entries]),
         to_json([_encode_entry(entry, transcript) for entry in pending.evicted_since_request]),
         _adapter(tuple[Branch, ...]).dump_json(tuple(map(_bare_record, state.branches))),
-        children,
+        b",".join(children),
     )
 
 

@@ -7,16 +7,16 @@ import os
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from crew.errors import RunConflict, RunExists, StoreError, UnknownRun, describe
-from crew.messages import Message
 from crew.runs.events import Event
 from crew.runs.interfaces import StoredRun
 from crew.runs.state import Finished, RunState, run_status
 from crew.store.codec import (
+    EncodedChildren,
     MessageSection,
     decode_bare_state,
     decode_messages,
@@ -54,10 +54,11 @@ PRAGMA user_version = {LAYOUT};
 class _Written:
     """What is stored of one run: the path of its messages, and the next position of each run and branch in it."""
 
-    __slots__ = ("next_positions", "path", "version")
+    __slots__ = ("children", "next_positions", "path", "version")
 
     def __init__(self, version: int, path: str, next_positions: dict[str, int]) -> None:
         self.version, self.path, self.next_positions = version, path, next_positions
+        self.children: EncodedChildren = {}
 
 
 class SQLiteStore:
@@ -161,11 +162,22 @@ class SQLiteStore:
             "agent = excluded.agent, status = excluded.status, version = excluded.version, "
             "messages = excluded.messages, updated = excluded.updated, state = excluded.state",
             (
-                *(run_id, state.conversation_id, state.crew, state.agent, run_status(state), version + 1, known.path),
-                *(len(state.transcript), state.last_event_at, state.last_event_at, encode_bare_state(state)),
+                run_id,
+                state.conversation_id,
+                state.crew,
+                state.agent,
+                run_status(state),
+                version + 1,
+                known.path,
+                len(state.transcript),
+                state.last_event_at,
+                state.last_event_at,
+                encode_bare_state(state, known.children),
             ),
         )
-        return _Written(version + 1, known.path, positions)
+        live = {run_id: known.children[run_id] for run_id in _child_ids(state) if run_id in known.children}
+        known.version, known.next_positions, known.children = version + 1, positions, live
+        return known
 
     def _write_messages(self, run_id: str, known: _Written, sections: dict[str, MessageSection]) -> dict[str, int]:
         """Insert the messages that are new; the next position of each run and branch."""
@@ -179,7 +191,9 @@ class SQLiteStore:
             if since < end:
                 path = known.path if name == run_id else name
                 fresh = zip(range(since, end), section.encode(since), strict=True)
-                self._file.executemany("INSERT INTO messages VALUES (?, ?, ?)", ((path, at, data) for at, data in fresh))
+                self._file.executemany(
+                    "INSERT INTO messages VALUES (?, ?, ?)", ((path, at, data) for at, data in fresh)
+                )
 
         return positions
 
@@ -224,7 +238,8 @@ class SQLiteStore:
         try:
             with self._lock:
                 row = self._file.execute(
-                    "SELECT version, path, messages, state FROM runs WHERE run_id = ? AND status IN ('running', 'paused')",
+                    "SELECT version, path, messages, state FROM runs "
+                    "WHERE run_id = ? AND status IN ('running', 'paused')",
                     (run_id,),
                 ).fetchone()
 
@@ -270,6 +285,12 @@ class SQLiteStore:
             (path, start, end),
         ).fetchall()
         return [*older, *(message for (message,) in rows)]
+
+
+def _child_ids(state: RunState) -> Iterator[str]:
+    for child in state.children.values():
+        yield child.run_id
+        yield from _child_ids(child)
 
 
 def _create_private(path: str | Path) -> None:

@@ -159,6 +159,97 @@ async def test_unreadable_run_names_file_and_run(tmp_path: Path, statement: str,
     store.close()
 
 
+def count(path: Path, table: str) -> int:
+    file = sqlite3.connect(path)
+
+    try:
+        found: int = file.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0]
+        return found
+    finally:
+        file.close()
+
+
+async def test_message_is_stored_once_in_a_conversation(tmp_path: Path) -> None:
+    """Each turn adds its own messages; a second continuation of one result forks without copies."""
+    path = tmp_path / "runs.db"
+    store = SQLiteStore(path)
+    agent = Agent("a", model=ScriptedProvider(lambda request: f"Answer {request.turn}."))
+    executor = CrewExecutor(agent, store=store)
+    result = await executor.execute("Question 0.")
+    results = [result]
+
+    for turn in range(1, 10):
+        results.append(await executor.execute(f"Question {turn}.", history=results[-1]))
+
+    assert count(path, "messages") == 20
+    assert count(path, "paths") == 0
+    fork = await executor.execute("Another question.", history=results[4])
+    assert (count(path, "messages"), count(path, "paths")) == (22, 1)
+    assert len(fork.transcript) == 12
+    store.close()
+
+
+async def test_paused_runs_of_a_fork_load_their_own_messages(tmp_path: Path) -> None:
+    """Forks of forks, of finished and of unfinished runs: each run loads what it saw."""
+    path = tmp_path / "runs.db"
+    store = SQLiteStore(path)
+    ask = Agent("a", model=ScriptedProvider(lambda request: f"Answer {request.turn}?"), wait_for_signal=True)
+    executor = CrewExecutor(ask, store=store)
+    first = await executor.execute("One.", run_id="r1")
+    second = await executor.execute("Two.", history=first, run_id="r2")
+    third = await executor.execute("Three.", history=second, run_id="r3")
+    other = await executor.execute("Other.", history=second, run_id="r4")
+    more = await executor.resume("r1", {first.pauses[0].id: "More."})
+    store.close()
+    again = SQLiteStore(path)
+
+    for result in (more, second, third, other):
+        assert (await again.load(result.run_id)).state == result.state
+
+    again.close()
+
+
+async def test_conversation_of_another_store_is_copied(tmp_path: Path) -> None:
+    """A result of a run that is not in the file, also if a run with its id is: all messages are written."""
+    first, second = (SQLiteStore(tmp_path / f"{name}.db") for name in ("first", "second"))
+    agent = Agent("a", model=ScriptedProvider(lambda request: f"Answer {request.messages[-1].text}"))
+    one = await CrewExecutor(agent, store=first).execute("one", run_id="r")
+    await CrewExecutor(agent, store=second).execute("two", run_id="r")
+    await CrewExecutor(agent, store=second).execute("three", history=one, run_id="s")
+    assert count(tmp_path / "second.db", "messages") == 2 + 4
+    first.close()
+    second.close()
+
+
+async def test_branch_messages_are_stored_once(tmp_path: Path) -> None:
+    """Not with every commit of the run; a record of a branch that ended refers to them."""
+    path = tmp_path / "runs.db"
+    store = SQLiteStore(path)
+    look = tool(effect="read")(pay)
+    agents = [Agent(name, model=ScriptedProvider(*[call("pay")] * 5, f"{name}."), tools=[look]) for name in ("a", "b")]
+    ask = Agent("ask", model=ScriptedProvider("Which one?"), wait_for_signal=True)
+    group = Parallel("g", branches=agents, then=ask)
+    crew = Crew("c", agents=[*agents, ask], groups=[group], entry="g")
+    result = await CrewExecutor(crew, store=store).execute("Go.", run_id="r")
+    assert (await store.load("r")).state == result.state
+    own = [len(branch.transcript) for branch in result.branches]
+    assert count(path, "messages") == len(result.transcript) + sum(own)
+    store.close()
+
+
+def test_file_of_an_older_layout_is_refused(tmp_path: Path) -> None:
+    """With the file and what to do."""
+    path = tmp_path / "runs.db"
+    file = sqlite3.connect(path)
+    file.execute("CREATE TABLE runs (run_id TEXT PRIMARY KEY, version INTEGER)")
+    file.close()
+
+    with pytest.raises(StoreError, match=r"layout below 4.*use another file") as caught:
+        SQLiteStore(path)
+
+    assert str(path) in str(caught.value)
+
+
 async def test_damaged_pages_are_a_typed_error_with_file_and_run(tmp_path: Path) -> None:
     """Wherever the bytes are overwritten: the old state, or a `StoreError` that names the file."""
     path = tmp_path / "runs.db"
