@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from pydantic import JsonValue
 
 from crew.agents.crew import Crew
 from crew.interfaces import ModelRequest
-from crew.messages import ToolCall
+from crew.messages import Message, ToolCall
 from crew.runs.events import Event
 from crew.runs.state import RunState
 
@@ -37,6 +37,116 @@ class RunStore(Protocol):
     async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None: ...
 
     async def load(self, run_id: str) -> StoredRun: ...
+
+
+class Cursor(NamedTuple):
+    """The place of a stored event in its run: the version of its commit, and its number in it.
+
+    Cursors only grow, also over a resume. A reader that holds one asks for the events after it and misses none. As a
+    text it is `12.3`. Text deltas and tool progress are not stored and have none.
+    """
+
+    version: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.version}.{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """The cursor of a text such as `12.3`; `ValueError` for any other text."""
+        version, _, number = text.partition(".")
+        return cls(int(version), int(number))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEvent:
+    """An event with its cursor."""
+
+    cursor: Cursor
+    event: Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRunInfo:
+    """The facts of a stored run. `status` is `running`, `paused`, or why the run ended.
+
+    A run whose process died, or that failed, is `running` until it is resumed or cancelled.
+    """
+
+    run_id: str
+    conversation_id: str
+    crew: str
+    agent: str
+    status: str
+    version: int
+    messages: int
+    created: float
+    updated: float
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
+    """Stored runs, newest first. `cursor` is the argument for the next page; None after the last one."""
+
+    runs: tuple[StoredRunInfo, ...]
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A stored run, also a finished one: its facts, and its newest state with the whole transcript."""
+
+    info: StoredRunInfo
+    state: RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundMessage:
+    """A message that a search found: its run or branch, its position in the transcript, and the message."""
+
+    run_id: str
+    position: int
+    message: Message
+
+
+@runtime_checkable
+class RunReader(Protocol):
+    """Optional for a `RunStore`: reads stored runs, also finished ones. Unknown ids raise `UnknownRun`."""
+
+    async def runs(
+        self,
+        *,
+        crew: str | None = None,
+        status: str | None = None,
+        conversation: str | None = None,
+        since: float | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> RunPage:
+        """The runs that match, newest first, a page of them."""
+
+    async def run(self, run_id: str) -> RunRecord:
+        """A run with its newest state."""
+
+    async def events(self, run_id: str, after: Cursor | None = None, limit: int = 1_000) -> tuple[StoredEvent, ...]:
+        """The stored events of a run, in order, from the first one after this cursor on."""
+
+    async def transcript(self, run_id: str) -> tuple[Message, ...]:
+        """Every message of a run, with those of the runs that it continues."""
+
+    async def conversation(self, conversation_id: str) -> tuple[StoredRunInfo, ...]:
+        """The runs of a conversation, oldest first."""
+
+    async def search(self, words: str, *, limit: int = 20) -> tuple[FoundMessage, ...]:
+        """The messages that contain all these words, newest first; parts of words are found too."""
+
+    async def forget(self, id: str) -> int:
+        """Erase a run or a conversation: messages, events and index entries; the number of runs erased.
+
+        Refused with `StoreError` while a run that is not erased builds on it.
+        """
 
 
 @runtime_checkable
