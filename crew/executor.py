@@ -15,6 +15,7 @@ from crew import config
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
 from crew.engine.active_runs import ActiveRuns
+from crew.engine.fairness import Admission, next_order, take_turn
 from crew.engine.observers import Observers, observers_for_run
 from crew.engine.run import ActiveRun
 from crew.engine.run_start import HistoryInput, RunArguments, RunStarter, build_deps
@@ -65,6 +66,7 @@ class CrewExecutor:
     counter                   counts tokens, instead of each model's tokenizer.
     retry                     how often a model request is repeated after an outage. An agent may override it.
     clock, monotonic          the wall clock, which dates a run, and the clock that measures its durations.
+    max_concurrent_runs       how many runs are under way at once; further ones wait in the order of their start.
     telemetry                 the default is what `crew.telemetry.configure` or the environment set up.
     secrets                   texts that are removed from messages, logs and traces.
     """
@@ -88,6 +90,7 @@ class CrewExecutor:
         retry: RetryPolicy | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        max_concurrent_runs: int | None = None,
         telemetry: Telemetry | None = None,
         secrets: Sequence[str | SecretStr] = (),
     ) -> None:
@@ -100,6 +103,7 @@ class CrewExecutor:
             counter=counter,
             clocks={"clock": clock, "monotonic": monotonic},
             sanitize_output=sanitize_output,
+            max_concurrent_runs=max_concurrent_runs,
             settings={
                 "limits": (limits, Limits),
                 "validator": (validator, InputValidator),
@@ -126,7 +130,7 @@ class CrewExecutor:
         self._deps_factory, self._observers = deps, tuple(observers)
         self._clock, self._monotonic = clock, monotonic
         self._pool = ProviderPool(retry)
-        self._active_runs = ActiveRuns(connections=self._pool)
+        self._active_runs = ActiveRuns(connections=self._pool, admission=Admission(max_concurrent_runs))
         # Not a bound method: an executor without reference cycles closes its connections as soon as it is dropped.
         self._current_telemetry: Callable[[], Telemetry] = lambda: telemetry or current_telemetry()
         self._telemetry = telemetry
@@ -194,6 +198,7 @@ class CrewExecutor:
         `metadata` are JSON values that are stored with the run, and kept when it resumes.
         """
         given = RunArguments(input, history, agent, parameters, run_id, metadata)
+        await take_turn(given.order)
         return await self._stream(given, deps, streams=False).drain()
 
     def execute_stream(
@@ -275,6 +280,7 @@ class CrewExecutor:
 
         async def work(publish: Publish) -> RunResult:
             run, traceparent = self._active_run(state, publish, await self._deps(deps, state), streams=streams)
+            run.order = given.order
             return await self._active_runs.run(run, replace(started, traceparent=traceparent))
 
         return EventStream(work)
@@ -282,16 +288,17 @@ class CrewExecutor:
     def _resume_stream(
         self, run_id: str, answers: Mapping[str, Any] | None, deps: Any, *, streams: bool
     ) -> EventStream:
-        given = scrub_value(self._secrets.scrubber(), answers_as_dict(answers))
+        given, order = scrub_value(self._secrets.scrubber(), answers_as_dict(answers)), next_order()
 
         async def work(publish: Publish) -> RunResult:
             self._active_runs.check_inactive(run_id)
+            await take_turn(order)
             stored = await self._load(run_id)
             check_crew(self.plan, stored.state)
             check_answers(stored.state, given, self._validator)
             built = await self._deps(deps, stored.state, resumes=True)
             run, trace = self._active_run(stored.state, publish, built, streams=streams, resumes=True)
-            run.version = stored.version
+            run.version, run.order = stored.version, order
             return await self._active_runs.run(run, Resumed(run_id=run_id, answers=given, traceparent=trace))
 
         return EventStream(work)
@@ -329,6 +336,7 @@ class CrewExecutor:
             register_keys=self._secrets.register_new_keys,
             providers=self._providers,
             meter=self._meter,
+            commits=self._active_runs.commits,
             deps=deps,
             wants_deltas=streams,
             commits_immediately=self._commits_immediately,

@@ -77,6 +77,7 @@ def executor_options(config: ConfigFile, path: str) -> dict[str, Any]:
         "history": _history_policy(config, path),
         "max_input_tokens": config.max_input_tokens,
         "sanitize_output": config.sanitize_output,
+        "max_concurrent_runs": config.max_concurrent_runs,
         "retry": config.retry,
         "limits": limits,
         "parameters": config.parameters,

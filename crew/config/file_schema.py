@@ -232,6 +232,7 @@ class ConfigFile(Section):
     history: PolicySection | None = None
     max_input_tokens: PositiveInt | None = None
     sanitize_output: bool = False
+    max_concurrent_runs: PositiveInt | None = None
     retry: RetrySection | None = None
     limits: Annotated[Limits, PlainValidator(partial(read_settings, Limits))] = Limits()
     parameters: Annotated[RequestParameters, PlainValidator(_read_parameters)] = RequestParameters()

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 
 from crew.engine.concurrency import USER_CODE_ERRORS, cancel_and_wait, is_failure
+from crew.engine.fairness import Admission, CommitGate, enter_run
 from crew.engine.loop import drive
 from crew.engine.run import ActiveRun
 from crew.errors import CrewError, RunActive, RunConflict, RunError, RunExists, describe
@@ -39,6 +40,8 @@ class ActiveRuns:
     """Holds the task of each run. Connections belong to the executor and its event loop, not to a run."""
 
     connections: AsyncClosable
+    admission: Admission = field(default_factory=Admission)
+    commits: CommitGate = field(default_factory=CommitGate)
     _tasks: dict[str, asyncio.Task[object]] = field(default_factory=dict)
     _cancelled: set[str] = field(default_factory=set)
     _cancelling: dict[str, asyncio.Future[None]] = field(default_factory=dict)
@@ -46,6 +49,8 @@ class ActiveRuns:
 
     async def run(self, run: ActiveRun, first: InputEvent) -> RunResult:
         """Record the first event and drive the run; observers are notified when it ends."""
+        enter_run(run.order)
+
         with _closing_observers(run):
             return await self._run_claimed(run, first)
 
@@ -59,8 +64,9 @@ class ActiveRuns:
             failure: BaseException | None = None
 
             try:
-                await run.record(first)
-                await self._drive_until_time_limit(run)
+                async with self.admission.admitted(run.order):
+                    await run.record(first)
+                    await self._drive_until_time_limit(run)
             except USER_CODE_ERRORS as error:  # policies, filters and stores are user code: the caller gets a RunError
                 if is_failure(error):
                     scrub_error(run.scrubber, error)
@@ -69,6 +75,10 @@ class ActiveRuns:
                     task = asyncio.current_task()
                     assert task is not None
                     task.uncancel()
+
+                    if run.version == 0:
+                        await run.record(first)  # it was cancelled while it waited for its admission
+
                     await self._record_cancelled(run)
                 else:
                     raise

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from crew.engine.concurrency import USER_CODE_ERRORS, carried_result, carry_errors, is_failure, wait_until_done
+from crew.engine.fairness import CommitGate, RunOrder, next_order, take_turn
 from crew.engine.observers import Observers
 from crew.engine.token_meter import TokenMeter
 from crew.errors import CrewError, StoreError, describe
@@ -52,6 +53,8 @@ class ActiveRun:
     observers: Observers
     providers: Providers
     meter: TokenMeter
+    order: RunOrder = field(default_factory=next_order)
+    commits: CommitGate = field(default_factory=CommitGate)
     version: int = 0
     deps: Any = None
     wants_deltas: bool = False
@@ -91,6 +94,16 @@ class ActiveRun:
 
     async def record(self, event: InputEvent) -> None:
         """Advance the state by this event, commit it, and notify observers."""
+        try:
+            await take_turn(self.order)
+        except asyncio.CancelledError:
+            # The event reports a fact, such as the result of a tool: it must not be lost.
+            await self._record_now(event)
+            raise
+
+        await self._record_now(event)
+
+    async def _record_now(self, event: InputEvent) -> None:
         async with self._lock:
             run = find_run(self.state, event.run_id)
 
@@ -113,11 +126,11 @@ class ActiveRun:
                     self._emit_now(self._deferred.pop(0))
 
     async def _commit(self, events: tuple[Event, ...], state: RunState) -> None:
-        commit = self.store.commit(self.state.run_id, self.version, events, state)
-
         try:
-            # A commit that never suspends can't be cancelled half-way, so it needs no task.
-            await (commit if self.commits_immediately else self._finish_commit(commit, state))
+            if self.commits_immediately:  # it never suspends and can't be cancelled half-way, so it needs no task
+                await self.store.commit(self.state.run_id, self.version, events, state)
+            else:
+                await self._finish_commit(events, state)
         except CrewError:
             raise
         except USER_CODE_ERRORS as error:  # the store boundary: distinguishes a failing store from a failing step
@@ -128,9 +141,9 @@ class ActiveRun:
 
         self._accept(state)
 
-    async def _finish_commit(self, committing: Coroutine[Any, Any, None], state: RunState) -> None:
+    async def _finish_commit(self, events: tuple[Event, ...], state: RunState) -> None:
         """Finish a commit even if this task is cancelled meanwhile; the cancellation is raised afterwards."""
-        commit = asyncio.ensure_future(carry_errors(committing))
+        commit = asyncio.ensure_future(carry_errors(self._commit_in_order(events, state)))
 
         try:
             await asyncio.wait([commit])
@@ -143,6 +156,10 @@ class ActiveRun:
             raise
 
         carried_result(commit)
+
+    async def _commit_in_order(self, events: tuple[Event, ...], state: RunState) -> None:
+        async with self.commits.entered(self.order):
+            await self.store.commit(self.state.run_id, self.version, events, state)
 
     def _accept(self, state: RunState) -> None:
         self.state, self.version = state, self.version + 1

@@ -5,12 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import isawaitable
 from types import FunctionType, MethodType
 from typing import Any
 
 from crew.engine.concurrency import USER_CODE_ERRORS, is_failure
+from crew.engine.fairness import RunOrder, next_order
 from crew.engine.token_meter import TokenMeter
 from crew.errors import InvalidInput, RunError, Violation, describe, suggest
 from crew.history.tokens import ESTIMATOR, count_message_tokens
@@ -41,6 +42,7 @@ class RunArguments:
     parameters: RequestParameters | None
     run_id: str | None
     metadata: Mapping[str, object] | None
+    order: RunOrder = field(default_factory=next_order)
 
 
 @dataclass(frozen=True, slots=True)

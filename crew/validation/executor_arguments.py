@@ -17,7 +17,7 @@ from crew.messages import replace_surrogates
 from crew.runs.interfaces import ObserverFactory, RunStore
 from crew.runs.parameters import RequestParameters
 from crew.runs.state import Pause, RunState, pending_pauses
-from crew.settings import value_problems
+from crew.settings import PositiveInt, value_problems
 from crew.tools.tool import to_text
 from crew.validation.validator import InputValidator
 
@@ -32,6 +32,7 @@ def check_arguments(
     counter: object,
     clocks: Mapping[str, object],
     sanitize_output: object,
+    max_concurrent_runs: object,
     settings: Mapping[str, tuple[object, type]],
 ) -> None:
     """Raise `DefinitionError` with every argument of a wrong type; `settings` are optional, each with its class."""
@@ -49,6 +50,7 @@ def check_arguments(
             if not callable(clock)
         ),
         *value_problems(bool, {"sanitize_output": sanitize_output}),
+        *value_problems(PositiveInt | None, {"max_concurrent_runs": max_concurrent_runs}),
     ]
 
     if problems:
