@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from crew.errors import RunConflict, RunExists, StoreError, UnknownRun, describe
+from crew.messages import Message
 from crew.runs.events import Event
-from crew.runs.interfaces import StoredRun
+from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
 from crew.runs.state import Finished, RunState, run_status
 from crew.store.codec import (
     EncodedChildren,
     MessageSection,
-    decode_bare_state,
-    decode_messages,
     encode_bare_state,
     encode_event,
     encode_messages,
     message_sections,
 )
+from crew.store.sqlite_reader import SQLiteReader
+
+Value = TypeVar("Value")
 
 LAYOUT = 4
 """The version of the tables. Files with another version are refused."""
@@ -34,11 +37,13 @@ CACHED_RUNS = 10_000
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS runs (
   run_id TEXT PRIMARY KEY, conversation_id TEXT NOT NULL, crew TEXT NOT NULL, agent TEXT NOT NULL,
-  status TEXT NOT NULL, version INTEGER NOT NULL, path TEXT NOT NULL, messages INTEGER NOT NULL,
-  created REAL NOT NULL, updated REAL NOT NULL, state BLOB NOT NULL
+  status TEXT NOT NULL, version INTEGER NOT NULL, path TEXT NOT NULL, inherited INTEGER NOT NULL,
+  messages INTEGER NOT NULL, parent_run TEXT NOT NULL, created REAL NOT NULL, updated REAL NOT NULL,
+  metadata TEXT NOT NULL, state BLOB NOT NULL
 );
+CREATE INDEX IF NOT EXISTS runs_by_parent ON runs (parent_run);
 CREATE INDEX IF NOT EXISTS runs_by_conversation ON runs (conversation_id, created);
-CREATE INDEX IF NOT EXISTS runs_by_time ON runs (updated);
+CREATE INDEX IF NOT EXISTS runs_by_time ON runs (updated, run_id);
 CREATE TABLE IF NOT EXISTS paths (path TEXT PRIMARY KEY, parent TEXT NOT NULL, fork INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS messages (
   path TEXT NOT NULL, position INTEGER NOT NULL, message BLOB NOT NULL, PRIMARY KEY (path, position)
@@ -75,8 +80,10 @@ class SQLiteStore:
         try:
             _create_private(path)
             self._file = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
+            self._reader = SQLiteReader(self._file)
             self._file.execute("PRAGMA journal_mode=WAL")
             self._check_layout()
+            self._file.execute("PRAGMA secure_delete=ON")
             self._file.executescript(_SCHEMA)
         except (sqlite3.Error, OSError) as error:
             raise StoreError("", f"The store {self._path!r} can't be opened: {error}.") from error
@@ -88,6 +95,75 @@ class SQLiteStore:
     async def load(self, run_id: str) -> StoredRun:
         """The newest state, with its whole transcript."""
         return await asyncio.to_thread(self._load, run_id)
+
+    async def runs(
+        self,
+        *,
+        crew: str | None = None,
+        status: str | None = None,
+        conversation: str | None = None,
+        since: float | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> RunPage:
+        """The runs that match, newest first, a page of them."""
+        conditions = {
+            "crew = ?": crew,
+            "status = ?": status,
+            "conversation_id = ?": conversation,
+            "updated >= ?": since,
+        }
+        return await self._read(lambda: self._reader.runs(conditions, limit, cursor))
+
+    async def run(self, run_id: str) -> RunRecord:
+        """A run with its newest state, also a finished one."""
+        return await self._read(lambda: self._reader.run(run_id), run_id)
+
+    async def events(self, run_id: str, after: Cursor | None = None, limit: int = 1_000) -> tuple[StoredEvent, ...]:
+        """The stored events of a run after a cursor, in order."""
+        return await self._read(lambda: self._reader.events(run_id, after, limit), run_id)
+
+    async def transcript(self, run_id: str) -> tuple[Message, ...]:
+        """Every message of a run, or of a conversation."""
+        return await self._read(lambda: self._reader.transcript(run_id), run_id)
+
+    async def conversation(self, conversation_id: str) -> tuple[StoredRunInfo, ...]:
+        """The runs of a conversation, oldest first."""
+        return await self._read(lambda: self._reader.conversation(conversation_id))
+
+    async def search(self, words: str, *, limit: int = 20) -> tuple[FoundMessage, ...]:
+        """The messages that contain all these words, newest first; the first search builds an index."""
+        return await self._read(lambda: self._reader.search(words, limit))
+
+    async def forget(self, id: str) -> int:
+        """Erase a run or a conversation, also from the bytes of the file; the number of runs erased."""
+        return await self._read(lambda: self._forget(id), id)
+
+    async def _read(self, work: Callable[[], Value], run_id: str = "") -> Value:
+        return await asyncio.to_thread(self._call, work, run_id)
+
+    def _call(self, work: Callable[[], Value], run_id: str) -> Value:
+        try:
+            with self._lock:
+                return work()
+        except StoreError as error:
+            if isinstance(error, UnknownRun) or error.run_id:
+                raise
+
+            raise StoreError(run_id, f"{self._path!r} can't be read: {error}") from error
+        except Exception as error:  # a damaged file can hold anything
+            raise StoreError(run_id, f"{self._path!r} can't be read: {describe(error)}") from error
+
+    def _forget(self, id: str) -> int:
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            count = self._reader.forget(id)
+            self._file.execute("COMMIT")
+
+        # Freed pages are overwritten; the journal still has them until it is truncated.
+        self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._written.clear()
+        return count
 
     def close(self) -> None:
         """Close the file."""
@@ -158,7 +234,7 @@ class SQLiteStore:
             ),
         )
         self._file.execute(
-            "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
+            "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
             "agent = excluded.agent, status = excluded.status, version = excluded.version, "
             "messages = excluded.messages, updated = excluded.updated, state = excluded.state",
             (
@@ -169,9 +245,12 @@ class SQLiteStore:
                 run_status(state),
                 version + 1,
                 known.path,
+                known.next_positions.get(run_id, 0),  # at the first commit: where the messages of this run begin
                 len(state.transcript),
+                state.parent_run,
                 state.last_event_at,
                 state.last_event_at,
+                json.dumps(state.metadata),
                 encode_bare_state(state, known.children),
             ),
         )
@@ -220,7 +299,7 @@ class SQLiteStore:
 
     def _has_last_inherited(self, path: str, state: RunState) -> bool:
         position = state.inherited_messages - 1
-        stored = self._read_messages(path, position, position + 1)
+        stored = self._reader.read_messages(path, position, position + 1)
         return stored == encode_messages(state.transcript[position : position + 1])
 
     def _find_written(self, run_id: str, version: int, path: str) -> _Written:
@@ -237,54 +316,16 @@ class SQLiteStore:
     def _load(self, run_id: str) -> StoredRun:
         try:
             with self._lock:
-                row = self._file.execute(
-                    "SELECT version, path, messages, state FROM runs "
-                    "WHERE run_id = ? AND status IN ('running', 'paused')",
-                    (run_id,),
-                ).fetchone()
-
-                if row is None:
-                    raise UnknownRun(run_id)
-
-                version, path, size, data = row
-                bodies = self._read_tree(run_id, path, size)
-
-            messages = {name: decode_messages(items) for name, items in bodies.items()}
-            return StoredRun(version=version, state=decode_bare_state(data, messages))
+                record = self._reader.run(run_id)
         except UnknownRun:
             raise
         except Exception as error:  # a damaged file can hold anything
             raise StoreError(run_id, f"Run {run_id!r} in {self._path!r} can't be loaded: {describe(error)}") from error
 
-    def _read_tree(self, run_id: str, path: str, size: int) -> dict[str, list[bytes]]:
-        """The messages of a run and of its branches, by run id."""
-        bodies = {run_id: self._read_messages(path, 0, size)}
-        below: list[tuple[str, bytes]] = self._file.execute(
-            "SELECT path, message FROM messages WHERE path >= ? AND path < ? ORDER BY path, position",
-            (f"{run_id}/", f"{run_id}0"),
-        ).fetchall()
+        if isinstance(record.state.next, Finished):
+            raise UnknownRun(run_id)
 
-        for name, data in below:
-            bodies.setdefault(name, []).append(data)
-
-        return bodies
-
-    def _read_messages(self, path: str, start: int, end: int) -> list[bytes]:
-        """The messages of a path from `start` to before `end`, with those of the paths that it forks from."""
-        parent: tuple[str, int] | None = self._file.execute(
-            "SELECT parent, fork FROM paths WHERE path = ?", (path,)
-        ).fetchone()
-        older: list[bytes] = []
-
-        if parent is not None and start < parent[1]:
-            older = self._read_messages(parent[0], start, min(end, parent[1]))
-            start = parent[1]
-
-        rows: list[tuple[Any]] = self._file.execute(
-            "SELECT message FROM messages WHERE path = ? AND position >= ? AND position < ? ORDER BY position",
-            (path, start, end),
-        ).fetchall()
-        return [*older, *(message for (message,) in rows)]
+        return StoredRun(version=record.info.version, state=record.state)
 
 
 def _child_ids(state: RunState) -> Iterator[str]:

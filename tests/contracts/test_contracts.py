@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +14,11 @@ from crew.history import estimate_tokens
 from crew.history.policies import Rolling, Unbounded
 from crew.interfaces import HistoryBudget, Policy, Provider, TokenCounter
 from crew.runs import Finished, RunStore
-from crew.store import MemoryStore
+from crew.store import MemoryStore, SQLiteStore
 from crew.store import memory as memory_room
 from tests.contracts.policy import PolicyContract
 from tests.contracts.provider import ProviderContract
+from tests.contracts.run_reader import RunReaderContract
 from tests.contracts.run_store import RunStoreContract, event, state
 from tests.contracts.token_counter import TokenCounterContract
 from tests.support.providers import RecordingProvider
@@ -28,6 +31,16 @@ class TestMemoryStore(RunStoreContract):
     @pytest.fixture
     def store(self) -> RunStore:
         return MemoryStore()
+
+
+class TestSQLiteStore(RunStoreContract, RunReaderContract):
+    """The store in a file."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[RunStore]:
+        store = SQLiteStore(tmp_path / "runs.db")
+        yield store
+        store.close()
 
 
 class TestJsonStore(RunStoreContract):

@@ -250,6 +250,27 @@ def test_file_of_an_older_layout_is_refused(tmp_path: Path) -> None:
     assert str(path) in str(caught.value)
 
 
+async def test_forgotten_text_is_not_in_the_bytes_of_the_file(tmp_path: Path) -> None:
+    """Neither in free pages, nor in the journal, nor in the index of the search."""
+    path = tmp_path / "runs.db"
+    store = SQLiteStore(path)
+    agent = Agent("a", model=ScriptedProvider(lambda request: f"You wrote: {request.messages[-1].text}"))
+    executor = CrewExecutor(agent, store=store)
+    await executor.execute("Nothing special. " * 100, run_id="other")
+    await executor.execute("My word is quixotically. " * 300, run_id="r")
+    assert await store.search("quixotically")
+
+    def in_files(text: bytes) -> bool:
+        return any(text in file.read_bytes() for file in tmp_path.iterdir())
+
+    assert in_files(b"quixotically")
+    await store.forget("r")
+    assert not in_files(b"quixotically")
+    assert not in_files(b"uixotical")
+    assert await store.search("special")
+    store.close()
+
+
 async def test_damaged_pages_are_a_typed_error_with_file_and_run(tmp_path: Path) -> None:
     """Wherever the bytes are overwritten: the old state, or a `StoreError` that names the file."""
     path = tmp_path / "runs.db"
