@@ -85,7 +85,9 @@ class ActiveRuns:
 
             # Raised outside the except block, so that the caller's error is its cause and not also its context.
             if failure is not None:
-                raise self._run_error(run, failure)
+                raised = self._run_error(run, failure)
+                await run.store_last_events()
+                raise raised
 
         return self._result(run)
 

@@ -16,7 +16,7 @@ from crew.errors import CrewError, StoreError, describe
 from crew.fast_replace import fast_replace
 from crew.interfaces import Delta, OnDelta, Provider, RetryPolicy, TokenCounter
 from crew.runs.events import BaseEvent, Event, Replied, RunStarted, TextDelta, ToolProgress, Warned
-from crew.runs.interfaces import RunStore
+from crew.runs.interfaces import EventLog, RunStore
 from crew.runs.state import Finished, RunState
 from crew.secrets.scrubbing import ScrubbedDeltas, Scrubber, scrub_value
 from crew.transitions.advance import InputEvent, advance, find_run
@@ -164,6 +164,18 @@ class ActiveRun:
     def _accept(self, state: RunState) -> None:
         self.state, self.version = state, self.version + 1
         self._sequence, self._last_input_at = state.sequence, state.last_event_at
+        self._uncommitted.clear()
+
+    async def store_last_events(self) -> None:
+        """Store the events that no commit follows, where the store can; the run has ended here."""
+        if not self._uncommitted or not self.version or not isinstance(self.store, EventLog):
+            return
+
+        try:
+            await self.store.append_events(self.state.run_id, self.version, tuple(self._uncommitted))
+        except Exception as error:  # the store boundary: the outcome of the run is known, and stays what it is
+            log.warning("the last events of run %s could not be stored: %s", self.state.run_id, describe(error))
+
         self._uncommitted.clear()
 
     def emit(self, event: Event) -> None:

@@ -150,6 +150,14 @@ class RunReader(Protocol):
 
 
 @runtime_checkable
+class EventLog(Protocol):
+    """Optional for a `RunStore`: stores events that no commit follows, such as the failure of a run."""
+
+    async def append_events(self, run_id: str, version: int, events: Sequence[Event]) -> None:
+        """Append events to the newest commit, which has this version; ignored if another commit followed."""
+
+
+@runtime_checkable
 class ImmediateStore(Protocol):
     """Optional for a `RunStore`: its `commit` never suspends, so the engine awaits it without a task.
 

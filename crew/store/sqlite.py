@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from crew.errors import RunConflict, RunExists, StoreError, UnknownRun, describe
 from crew.messages import Message
-from crew.runs.events import Event
+from crew.runs.events import Event, RunFailed
 from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
 from crew.runs.state import Finished, RunState, run_status
 from crew.store.codec import (
@@ -91,6 +91,10 @@ class SQLiteStore:
     async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
         """Write the step in one transaction."""
         await asyncio.to_thread(self._commit, run_id, version, events, state)
+
+    async def append_events(self, run_id: str, version: int, events: Sequence[Event]) -> None:
+        """Append events to the newest commit; a run that failed gets the status `failed`."""
+        await self._read(lambda: self._append(run_id, version, events), run_id)
 
     async def load(self, run_id: str) -> StoredRun:
         """The newest state, with its whole transcript."""
@@ -199,6 +203,32 @@ class SQLiteStore:
         except sqlite3.Error as error:
             raise StoreError(run_id, f"Run {run_id!r} could not be stored in {self._path!r}: {error}.") from error
 
+    def _append(self, run_id: str, version: int, events: Sequence[Event]) -> None:
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            row = self._file.execute("SELECT version FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+
+            if row is not None and row[0] == version:
+                [first] = self._file.execute(
+                    "SELECT COALESCE(MAX(number) + 1, 0) FROM events WHERE run_id = ? AND version = ?",
+                    (run_id, version),
+                ).fetchone()
+                self._insert_events(run_id, version, first, [(event, encode_event(event, {})) for event in events])
+
+                if any(isinstance(event, RunFailed) and event.run_id == run_id for event in events):
+                    self._file.execute("UPDATE runs SET status = 'failed' WHERE run_id = ?", (run_id,))
+
+            self._file.execute("COMMIT")
+
+    def _insert_events(self, run_id: str, version: int, first: int, events: Sequence[tuple[Event, bytes]]) -> None:
+        self._file.executemany(
+            "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                (run_id, version, number, event.kind, event.at, data)
+                for number, (event, data) in enumerate(events, first)
+            ),
+        )
+
     def _remember(self, run_id: str, written: _Written, *, finished: bool) -> None:
         self._written.pop(run_id, None)
 
@@ -226,13 +256,7 @@ class SQLiteStore:
 
         sections = {section.path: section for section in message_sections(state)}
         positions = self._write_messages(run_id, known, sections)
-        self._file.executemany(
-            "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                (run_id, version + 1, number, event.kind, event.at, encode_event(event, sections))
-                for number, event in enumerate(events)
-            ),
-        )
+        self._insert_events(run_id, version + 1, 0, [(event, encode_event(event, sections)) for event in events])
         self._file.execute(
             "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
             "agent = excluded.agent, status = excluded.status, version = excluded.version, "
@@ -291,7 +315,7 @@ class SQLiteStore:
             "SELECT 1 FROM messages WHERE path = ? AND position >= ? LIMIT 1", (path, inherited)
         ).fetchone()
 
-        if taken is not None or status in ("running", "paused"):
+        if taken is not None or status in ("running", "paused", "failed"):
             self._file.execute("INSERT INTO paths VALUES (?, ?, ?)", (run_id, path, inherited))
             path = run_id
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, Crew, CrewExecutor, Parallel, RunResult, ScriptedProvider, call, tool
+from crew import Agent, Crew, CrewExecutor, Parallel, RunError, RunResult, ScriptedProvider, call, tool
 from crew.errors import StoreError, UnknownRun
 from crew.interfaces import ModelRequest
 from crew.runs.events import Replied, RunStarted
@@ -129,6 +129,24 @@ class RunReaderContract:
 
         assert await store.events("r", after=before[-1].cursor, limit=2) == whole[len(before) : len(before) + 2]
         assert Cursor.parse(str(whole[-1].cursor)) == whole[-1].cursor
+
+    async def test_failure_is_stored_and_the_run_can_be_resumed(self, store: Any) -> None:
+        """The last events follow the newest commit; the status is `failed` until the run is resumed."""
+        seen: list[Any] = []
+        script = ScriptedProvider(ValueError("down"))
+        crew = CrewExecutor(Agent("a", model=script), store=store, observers=[seen.append])
+
+        with pytest.raises(RunError):
+            await crew.execute("Go.", run_id="r")
+
+        assert [one.event for one in await store.events("r")] == seen
+        assert (await store.run("r")).info.status == "failed"
+        script.lines = ("Done.",)
+        await crew.resume("r")
+        assert [one.event for one in await store.events("r")] == seen
+        cursors = [one.cursor for one in await store.events("r")]
+        assert cursors == sorted(set(cursors))
+        assert (await store.run("r")).info.status == "completed"
 
     async def test_branches_are_read_with_their_run(self, store: Any) -> None:
         """Their transcripts, and the messages in their events."""
