@@ -7,6 +7,7 @@ CrewError
 ├── StoreError               the store can't save or load a run
 │   ├── RunExists            the run id is already in use
 │   ├── UnknownRun           the store has no unfinished run with this id
+│   │   └── RunExpired       the run left a `MemoryStore`, which keeps only the newest runs
 │   └── RunConflict          another process already resumed or cancelled the run
 ├── RunActive                this executor is already running the run
 ├── CrewChanged              a stored run needs agents, groups or tools that the crew no longer has
@@ -154,9 +155,20 @@ class RunExists(StoreError):
 class UnknownRun(StoreError):
     """The store has no unfinished run with this id."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, text: str = "") -> None:
+        why = "the id is unknown, or the run has already finished"
+        super().__init__(run_id, text or f"The store has no unfinished run {run_id!r}: {why}.")
+
+
+class RunExpired(UnknownRun):
+    """The run left a `MemoryStore`, which keeps only the newest `kept` unfinished runs."""
+
+    def __init__(self, run_id: str, kept: int) -> None:
+        self.kept = kept
         super().__init__(
-            run_id, f"The store has no unfinished run {run_id!r}: the id is unknown, or the run has already finished."
+            run_id,
+            f"Run {run_id!r} is no longer in memory: MemoryStore(max_unfinished={kept}) keeps the newest ones. "
+            "Start it again; to keep all runs, raise that number or use a file: CrewExecutor(store='runs.db').",
         )
 
 
