@@ -17,12 +17,13 @@ from crew.fast_replace import fast_replace
 from crew.messages import NO_OUTPUT, ToolCall, ToolResult, replace_surrogates
 from crew.runs.events import CallHeld, ToolProgress, ToolReturned, ToolsStarted, Warned
 from crew.runs.state import UNKNOWN_EFFECT, CallTools, OpenCall, RunState, total_usage
-from crew.secrets.scrubbing import scrub_value
+from crew.secrets.scrubbing import scrub_and_cut
 from crew.tools.context import Context
 from crew.tools.schema import InvalidArguments
-from crew.tools.tool import Tool, to_text, truncate_middle
+from crew.tools.tool import Tool, text_pieces
 
 BATCH_SECONDS = 60.0
+LONGEST_TURN = 0.02
 
 Outcome = Literal["ok", "error", "unknown"]
 
@@ -107,12 +108,11 @@ async def run_call(run: ActiveRun, state: RunState, prepared: PreparedCall) -> N
             break  # a write whose effect is unknown is not repeated
 
         if attempt < tool.retries:
-            reason = scrub_value(run.scrubber, text)[:200]
+            reason = scrub_and_cut(run.scrubber, text, 1_000)[:200]
             run.emit(Warned(run_id=state.run_id, text=f"Retrying {prepared.call.name}: {reason}"))
 
     run.register_keys()  # the tool may have set one
-    # Scrub before truncating: half of a secret would not be recognized.
-    text = truncate_middle(scrub_value(run.scrubber, text), tool.max_output_chars)
+    text = scrub_and_cut(run.scrubber, text, tool.max_output_chars)
     await _record_result(run, state, prepared.call, text, outcome, loop.time() - started)
 
 
@@ -130,7 +130,7 @@ async def _attempt(run: ActiveRun, state: RunState, prepared: PreparedCall, seco
                 late = f"{name} timed out after {seconds:g} s."
                 return (late, "error") if tool.effect == "read" else (f"{late} {UNKNOWN_EFFECT}", "unknown")
 
-        return to_text(value) or NO_OUTPUT, "ok"
+        return await _to_text(value) or NO_OUTPUT, "ok"
     except KeyboardInterrupt:
         raise
     except SystemExit as error:
@@ -140,6 +140,21 @@ async def _attempt(run: ActiveRun, state: RunState, prepared: PreparedCall, seco
             raise
 
         return f"{name} failed: {describe(error)}", "error"
+
+
+async def _to_text(value: object) -> str:
+    """The text of a result; other tasks get their turn while a large one is converted."""
+    loop = asyncio.get_running_loop()
+    began, pieces = loop.time(), []
+
+    for piece in text_pieces(value):
+        pieces.append(piece)
+
+        if loop.time() - began > LONGEST_TURN:
+            await asyncio.sleep(0)
+            began = loop.time()
+
+    return "".join(pieces)
 
 
 def _is_stopped(error: BaseException, task: asyncio.Task[Any] | None) -> bool:

@@ -163,6 +163,11 @@ class SecretRegistry:
                 SecretRegistry._revision += 1
 
     @property
+    def longest(self) -> int:
+        """The length of the longest spelling."""
+        return self._current().longest
+
+    @property
     def revision(self) -> object:
         """An object that stays the same as long as the values do."""
         return self._current().pattern

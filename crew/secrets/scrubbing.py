@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from crew.interfaces import Delta, OnDelta
 from crew.messages import Message, ProviderData, Transcript
+from crew.tools.tool import join_ends, truncate_middle
 
 Value = TypeVar("Value")
 
@@ -27,8 +28,12 @@ class Scrubber(Protocol):
     """Replaces secrets in a text; false as long as there are no secrets.
 
     Secrets may be added at any time; `revision` is then another object. For streamed text, `split` returns the part
-    that can be shown, and the end, which may be the beginning of a secret.
+    that can be shown, and the end, which may be the beginning of a secret. No spelling of a secret is longer than
+    `longest`.
     """
+
+    @property
+    def longest(self) -> int: ...
 
     @property
     def revision(self) -> object: ...
@@ -43,6 +48,26 @@ class Scrubber(Protocol):
 def scrub_value(scrub: Scrubber | None, value: Value) -> Value:
     """The value with secrets replaced in every text; the same object if there was none."""
     return _ValueScrubber(scrub).scrub(value) if scrub else value
+
+
+def scrub_and_cut(scrub: Scrubber | None, text: str, limit: int) -> str:
+    """The text with secrets replaced, and then cut in its middle; of a long text, only the ends that stay are searched.
+
+    Each end is taken with a margin, so that a secret at its edge is whole, or in the margin, which is dropped.
+    """
+    if not scrub:
+        return truncate_middle(text, limit)
+
+    margin = 2 * scrub.longest
+    size = limit + margin
+
+    if len(text) <= 2 * size:
+        return truncate_middle(scrub(text), limit)
+
+    head, _ = scrub.split(text[:size])
+    end = text[-size:]
+    _, begun = scrub.split(end[:margin])
+    return join_ends(head, scrub(begun + end[margin:]), limit, len(text))
 
 
 class _ValueScrubber:

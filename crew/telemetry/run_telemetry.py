@@ -17,14 +17,13 @@ from crew.runs.event_text import event_text
 from crew.runs.events import Event, RunFailed, RunFinished, ToolReturned
 from crew.runs.interfaces import NO_CONTEXT
 from crew.runs.state import RunState
-from crew.secrets.scrubbing import Scrubber, scrub_value
+from crew.secrets.scrubbing import Scrubber, scrub_and_cut
 from crew.telemetry import names
 from crew.telemetry.event_table import INTERRUPTED, LOG_ENTRIES, TOOL_RAISED
 from crew.telemetry.run_metrics import RunMetrics
 from crew.telemetry.span_attributes import instructions_json, messages_json
 from crew.telemetry.span_builder import SpanBuilder
 from crew.telemetry.span_tree import OpenSpan, SpanWriter
-from crew.tools.tool import truncate_middle
 
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
@@ -186,9 +185,8 @@ class RunTelemetry:
             self._metrics.chat_failed(run_id, error, self._now())
 
     def _log_traceback(self, logger: BoundLogger, run_id: str, call: ToolCall, error: BaseException) -> None:
-        text = replace_surrogates("".join(format_exception(type(error), error, _traceback_of_tool(error))))
-        # Scrub before truncating: half of a secret would not be recognized.
-        text = truncate_middle(scrub_value(self._scrub, text).rstrip(), MAX_TRACEBACK_CHARS)
+        text = "".join(format_exception(type(error), error, _traceback_of_tool(error))).rstrip()
+        text = replace_surrogates(scrub_and_cut(self._scrub, text, MAX_TRACEBACK_CHARS))
         ids = self._log_ids(run_id, self._agents.get(run_id, ""))
         fields = {"tool": call.name, "call": call.id, "error_type": type(error).__name__, "exception": text}
         logger.warning(TOOL_RAISED, **ids, **fields)

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from types import MethodType
 from typing import Any, Literal, overload
 
@@ -141,26 +142,86 @@ def _tool_problems(tool: Tool) -> Iterator[str]:
 
 def to_text(value: object) -> str:
     """A string unchanged, None as `null`, anything else as JSON. Raises if the value has no JSON form."""
-    if isinstance(value, str):
-        return replace_surrogates(value)
+    return replace_surrogates("".join(text_pieces(value)))
 
-    if isinstance(value, Iterator):
+
+_PIECE_ITEMS, _PIECE_CHARS = 500, 100_000
+_MAX_DEPTH = 20
+_CONTAINERS = (dict, list, tuple)
+_SIZED = (str, bytes, *_CONTAINERS)
+
+
+def text_pieces(value: object) -> Iterator[str]:
+    """The text of a value in pieces, each of which takes some milliseconds. Surrogates are not replaced."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Iterator):
         # An iterator may be endless or slow to read: the tool must do that work.
         raise TypeError(f"a {type(value).__name__} can't be sent to a model; return a list")
+    else:
+        yield from _json_pieces(value, depth=0)
 
-    return to_json(value, inf_nan_mode="strings").decode()
+
+def _json_pieces(value: object, depth: int) -> Iterator[str]:
+    # A value that contains itself is never small: at the greatest depth, `to_json` refuses it.
+    if type(value) not in (dict, list) or depth == _MAX_DEPTH or _is_small(value):
+        yield to_json(value, inf_nan_mode="strings").decode()
+        return
+
+    parts = _parts(value)
+    yield "{" if isinstance(value, dict) else "["
+
+    for number, part in enumerate(parts):
+        yield "," if number else ""
+
+        if _is_small(part):
+            yield to_json(part, inf_nan_mode="strings").decode()[1:-1]
+        elif isinstance(part, dict):
+            for n, (key, item) in enumerate(part.items()):
+                yield ("," if n else "") + to_json({key: 0}).decode()[1:-2]
+                yield from _json_pieces(item, depth + 1)
+        else:
+            for n, item in enumerate(part):
+                yield "," if n else ""
+                yield from _json_pieces(item, depth + 1)
+
+    yield "}" if isinstance(value, dict) else "]"
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """The items of a list or a dict in lists or dicts of 500."""
+    items = iter(value.items() if isinstance(value, dict) else value)
+    kind = type(value)
+
+    while part := kind(islice(items, _PIECE_ITEMS)):
+        yield part
+
+
+def _is_small(value: object) -> bool:
+    """Whether the JSON of a value has at most some 100,000 characters."""
+    left, waiting = _PIECE_CHARS, [value]
+
+    while waiting and left > 0:
+        item = waiting.pop()
+        left -= len(item) if isinstance(item, _SIZED) else 10
+
+        if left > 0 and isinstance(item, _CONTAINERS):
+            waiting.extend(item.values() if isinstance(item, dict) else item)
+
+    return left > 0
 
 
 def truncate_middle(text: str, limit: int) -> str:
     """The text, or its beginning and end with a marker between them; never longer than the limit."""
-    if len(text) <= limit:
-        return text
+    return text if len(text) <= limit else join_ends(text, text, limit, len(text))
 
-    marker = f"\n[… {len(text) - limit} or more of {len(text)} characters cut …]\n"
+
+def join_ends(head: str, tail: str, limit: int, length: int) -> str:
+    """The beginning of `head` and the end of `tail`, with a marker between them; both are of a text of this length."""
+    marker = f"\n[… {length - limit} or more of {length} characters cut …]\n"
 
     if len(marker) >= limit:
-        return text[:limit]
+        return head[:limit]
 
     kept = limit - len(marker)
-    head = kept - kept // 4
-    return text[:head] + marker + text[len(text) - (kept - head) :]
+    return head[: kept - kept // 4] + marker + tail[max(0, len(tail) - kept // 4) :]
