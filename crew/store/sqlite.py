@@ -7,8 +7,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,22 +16,14 @@ from crew.messages import Message
 from crew.runs.events import Event, RunFailed
 from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
 from crew.runs.state import Finished, RunState, run_status
-from crew.store.codec import (
-    EncodedChildren,
-    MessageSection,
-    encode_bare_state,
-    encode_event,
-    encode_messages,
-    message_sections,
-)
+from crew.store.codec import encode_messages
+from crew.store.rows import EventRow, NewRows, Written, WrittenRuns, event_rows, new_rows
 from crew.store.sqlite_reader import SQLiteReader
 
 Value = TypeVar("Value")
 
 LAYOUT = 4
 """The version of the tables. Files with another version are refused."""
-
-CACHED_RUNS = 10_000
 
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS runs (
@@ -56,16 +47,6 @@ PRAGMA user_version = {LAYOUT};
 """
 
 
-class _Written:
-    """What is stored of one run: the path of its messages, and the next position of each run and branch in it."""
-
-    __slots__ = ("children", "next_positions", "path", "version")
-
-    def __init__(self, version: int, path: str, next_positions: dict[str, int]) -> None:
-        self.version, self.path, self.next_positions = version, path, next_positions
-        self.children: EncodedChildren = {}
-
-
 class SQLiteStore:
     """Stores every run with its messages and events; finished runs can't be resumed.
 
@@ -75,7 +56,7 @@ class SQLiteStore:
 
     def __init__(self, path: str | Path) -> None:
         self._lock, self._path = threading.Lock(), str(path)
-        self._written: OrderedDict[str, _Written] = OrderedDict()
+        self._written = WrittenRuns()
 
         try:
             _create_private(path)
@@ -197,9 +178,9 @@ class SQLiteStore:
         try:
             with self._lock, self._file:
                 self._file.execute("BEGIN IMMEDIATE")
-                written = self._write(run_id, version, events, state)
+                written, rows = self._write(run_id, version, events, state)
                 self._file.execute("COMMIT")
-                self._remember(run_id, written, finished=isinstance(state.next, Finished))
+                self._written.record_commit(written, rows, state)
         except sqlite3.Error as error:
             raise StoreError(run_id, f"Run {run_id!r} could not be stored in {self._path!r}: {error}.") from error
 
@@ -213,32 +194,19 @@ class SQLiteStore:
                     "SELECT COALESCE(MAX(number) + 1, 0) FROM events WHERE run_id = ? AND version = ?",
                     (run_id, version),
                 ).fetchone()
-                self._insert_events(run_id, version, first, [(event, encode_event(event, {})) for event in events])
+                self._insert_events(run_id, version, event_rows(events, first))
 
                 if any(isinstance(event, RunFailed) and event.run_id == run_id for event in events):
                     self._file.execute("UPDATE runs SET status = 'failed' WHERE run_id = ?", (run_id,))
 
             self._file.execute("COMMIT")
 
-    def _insert_events(self, run_id: str, version: int, first: int, events: Sequence[tuple[Event, bytes]]) -> None:
+    def _insert_events(self, run_id: str, version: int, rows: Sequence[EventRow]) -> None:
         self._file.executemany(
-            "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                (run_id, version, number, event.kind, event.at, data)
-                for number, (event, data) in enumerate(events, first)
-            ),
+            "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", ((run_id, version, *row) for row in rows)
         )
 
-    def _remember(self, run_id: str, written: _Written, *, finished: bool) -> None:
-        self._written.pop(run_id, None)
-
-        if not finished:
-            self._written[run_id] = written
-
-            if len(self._written) > CACHED_RUNS:
-                self._written.popitem(last=False)
-
-    def _write(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> _Written:
+    def _write(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> tuple[Written, NewRows]:
         row = self._file.execute("SELECT version, path FROM runs WHERE run_id = ?", (run_id,)).fetchone()
 
         if version == 0 and row is not None:
@@ -247,16 +215,17 @@ class SQLiteStore:
         if version and (row is None or row[0] != version):
             raise RunConflict(run_id, version, row[0] if row else 0)
 
-        known = self._written.get(run_id)
-
         if row is None:
-            known = self._begin(state)
-        elif known is None or known.version != version:
-            known = self._find_written(run_id, version, row[1])
+            path, written = self._begin(state)
+        else:
+            path, written = row[1], self._written.find(run_id, version) or self._find_written(run_id, version)
 
-        sections = {section.path: section for section in message_sections(state)}
-        positions = self._write_messages(run_id, known, sections)
-        self._insert_events(run_id, version + 1, 0, [(event, encode_event(event, sections)) for event in events])
+        rows = new_rows(written, events, state)
+        self._file.executemany(
+            "INSERT INTO messages VALUES (?, ?, ?)",
+            ((path if name == run_id else name, position, data) for name, position, data in rows.messages),
+        )
+        self._insert_events(run_id, version + 1, rows.events)
         self._file.execute(
             "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
             "agent = excluded.agent, status = excluded.status, version = excluded.version, "
@@ -268,39 +237,19 @@ class SQLiteStore:
                 state.agent,
                 run_status(state),
                 version + 1,
-                known.path,
-                known.next_positions.get(run_id, 0),  # at the first commit: where the messages of this run begin
+                path,
+                written.next_positions.get(run_id, 0),  # at the first commit: where the messages of this run begin
                 len(state.transcript),
                 state.parent_run,
                 state.last_event_at,
                 state.last_event_at,
                 json.dumps(state.metadata),
-                encode_bare_state(state, known.children),
+                rows.state,
             ),
         )
-        live = {run_id: known.children[run_id] for run_id in _child_ids(state) if run_id in known.children}
-        known.version, known.next_positions, known.children = version + 1, positions, live
-        return known
+        return written, rows
 
-    def _write_messages(self, run_id: str, known: _Written, sections: dict[str, MessageSection]) -> dict[str, int]:
-        """Insert the messages that are new; the next position of each run and branch."""
-        positions: dict[str, int] = {}
-
-        for name, section in sections.items():
-            end = section.start + len(section.messages)
-            since = known.next_positions.get(name, section.start)
-            positions[name] = end
-
-            if since < end:
-                path = known.path if name == run_id else name
-                fresh = zip(range(since, end), section.encode(since), strict=True)
-                self._file.executemany(
-                    "INSERT INTO messages VALUES (?, ?, ?)", ((path, at, data) for at, data in fresh)
-                )
-
-        return positions
-
-    def _begin(self, state: RunState) -> _Written:
+    def _begin(self, state: RunState) -> tuple[str, Written]:
         """Where the messages of a new run are written: after those of the run that it continues, if these are here."""
         inherited, run_id = state.inherited_messages, state.run_id
         parent = self._file.execute(
@@ -308,7 +257,7 @@ class SQLiteStore:
         ).fetchone()
 
         if parent is None or not inherited or parent[1] < inherited or not self._has_last_inherited(parent[0], state):
-            return _Written(0, run_id, {})
+            return run_id, Written(version=0, next_positions={})
 
         path, _, status = parent
         taken = self._file.execute(
@@ -319,21 +268,21 @@ class SQLiteStore:
             self._file.execute("INSERT INTO paths VALUES (?, ?, ?)", (run_id, path, inherited))
             path = run_id
 
-        return _Written(0, path, {run_id: inherited})
+        return path, Written(version=0, next_positions={run_id: inherited})
 
     def _has_last_inherited(self, path: str, state: RunState) -> bool:
         position = state.inherited_messages - 1
         stored = self._reader.read_messages(path, position, position + 1)
         return stored == encode_messages(state.transcript[position : position + 1])
 
-    def _find_written(self, run_id: str, version: int, path: str) -> _Written:
+    def _find_written(self, run_id: str, version: int) -> Written:
         """What an earlier process stored of this run."""
         below = self._file.execute(
             "SELECT path, MAX(position) + 1 FROM messages WHERE path >= ? AND path < ? GROUP BY path",
             (f"{run_id}/", f"{run_id}0"),
         ).fetchall()
         size = self._file.execute("SELECT messages FROM runs WHERE run_id = ?", (run_id,)).fetchone()[0]
-        return _Written(version, path, {**dict(below), run_id: size})
+        return Written(version=version, next_positions={**dict(below), run_id: size})
 
     # ------------------------------------------------------------------------------------------ reading
 
@@ -350,12 +299,6 @@ class SQLiteStore:
             raise UnknownRun(run_id)
 
         return StoredRun(version=record.info.version, state=record.state)
-
-
-def _child_ids(state: RunState) -> Iterator[str]:
-    for child in state.children.values():
-        yield child.run_id
-        yield from _child_ids(child)
 
 
 def _create_private(path: str | Path) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from crew.errors import StoreError, UnknownRun
-from crew.messages import AssistantMessage, Message, ToolMessage
+from crew.messages import Message
 from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRunInfo
 from crew.store.codec import decode_bare_state, decode_event, decode_messages
+from crew.store.rows import INFO_COLUMNS, message_text, page_start, run_info, run_page
 
 SEARCH_SCHEMA = """
 CREATE TABLE IF NOT EXISTS indexed (
@@ -22,8 +22,6 @@ CREATE VIRTUAL TABLE IF NOT EXISTS texts USING fts5 (text, content='', tokenize=
 
 MIN_WORD = 3
 """The index knows sequences of three characters; shorter words are only compared."""
-
-_INFO = "run_id, conversation_id, crew, agent, status, version, messages, created, updated, metadata"
 
 
 class SQLiteReader:
@@ -39,26 +37,23 @@ class SQLiteReader:
         given: dict[str, object] = {sql: value for sql, value in conditions.items() if value is not None}
 
         if cursor is not None:
-            updated, _, run_id = cursor.partition(" ")
-            given["(updated, run_id) < (?, ?)"] = (float(updated), run_id)
+            given["(updated, run_id) < (?, ?)"] = page_start(cursor)
 
         where = f"WHERE {' AND '.join(given)}" if given else ""
         values = [part for value in given.values() for part in (value if isinstance(value, tuple) else (value,))]
         rows = self._file.execute(
-            f"SELECT {_INFO} FROM runs {where} ORDER BY updated DESC, run_id DESC LIMIT ?", (*values, limit + 1)
+            f"SELECT {INFO_COLUMNS} FROM runs {where} ORDER BY updated DESC, run_id DESC LIMIT ?", (*values, limit + 1)
         ).fetchall()
-        found = tuple(_info(row) for row in rows[:limit])
-        more = len(rows) > limit
-        return RunPage(runs=found, cursor=f"{found[-1].updated!r} {found[-1].run_id}" if more else None)
+        return run_page(rows, limit)
 
     def info(self, run_id: str) -> StoredRunInfo:
         """The facts of a run."""
-        row = self._file.execute(f"SELECT {_INFO} FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+        row = self._file.execute(f"SELECT {INFO_COLUMNS} FROM runs WHERE run_id = ?", (run_id,)).fetchone()
 
         if row is None:
             raise UnknownRun(run_id)
 
-        return _info(row)
+        return run_info(row)
 
     def run(self, run_id: str) -> RunRecord:
         """A run with its newest state."""
@@ -71,9 +66,9 @@ class SQLiteReader:
     def conversation(self, conversation_id: str) -> tuple[StoredRunInfo, ...]:
         """The runs of a conversation, oldest first."""
         rows = self._file.execute(
-            f"SELECT {_INFO} FROM runs WHERE conversation_id = ? ORDER BY created, rowid", (conversation_id,)
+            f"SELECT {INFO_COLUMNS} FROM runs WHERE conversation_id = ? ORDER BY created, rowid", (conversation_id,)
         ).fetchall()
-        return tuple(map(_info, rows))
+        return tuple(map(run_info, rows))
 
     # ------------------------------------------------------------------------------------------ events and messages
 
@@ -265,21 +260,3 @@ class SQLiteReader:
             self._file.execute("INSERT INTO texts (texts) VALUES ('optimize')")
 
         self._file.execute(f"DELETE FROM messages WHERE {where}", values)
-
-
-def _info(row: tuple[Any, ...]) -> StoredRunInfo:
-    *facts, metadata = row
-    names = _INFO.split(", ")
-    return StoredRunInfo(**dict(zip(names, facts, strict=False)), metadata=json.loads(metadata))
-
-
-def message_text(message: Message) -> str:
-    """The text of a message for a search: also the calls of a reply and the results of tools."""
-    match message:
-        case ToolMessage(results=results):
-            return "\n".join(f"{result.name}: {result.text}" for result in results)
-        case AssistantMessage():
-            calls = "".join(f"\n{call.name}({call.arguments})" for call in message.calls)
-            return f"{message.text}{calls}"
-        case _:
-            return message.text
