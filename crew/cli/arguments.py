@@ -88,6 +88,7 @@ def create_parser() -> argparse.ArgumentParser:
     _add_cancel_parser(subparsers)
     _add_show_parser(subparsers)
     _add_simulate_parser(subparsers)
+    _add_store_parsers(subparsers)
     return parser
 
 
@@ -237,3 +238,60 @@ def _add_simulate_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw a chart of the tokens of each request")
     parser.set_defaults(function="crew.cli.simulate_command:simulate_command")
+
+
+def _add_store_parsers(subparsers: Subparsers) -> None:
+    """Declare the commands that read stored runs, or erase them."""
+    runs = _add_store_parser(subparsers, "runs", "list the stored runs", "List the runs of a store, newest first.")
+    runs.add_argument("--crew", help="only runs of this crew")
+    runs.add_argument(
+        "--status", help="only runs with this status: running, paused, failed, completed, limit or cancelled"
+    )
+    runs.add_argument("--conversation", metavar="ID", help="only runs of this conversation")
+    runs.add_argument("--limit", type=int, default=20, metavar="N", help="runs on one page (default 20)")
+    runs.add_argument("--cursor", help="the next page, as the page before printed it")
+    runs.add_argument("--json", action="store_true", help="print a JSON list")
+    transcript = _add_store_parser(
+        subparsers,
+        "transcript",
+        "print every message of a run",
+        "Print every message of a run and of its branches, and which of them the newest request of an agent left out.",
+    )
+    transcript.add_argument("run_id", help="the id of the run")
+    transcript.add_argument("--full", action="store_true", help="print whole messages instead of their first line")
+    explain = _add_store_parser(
+        subparsers,
+        "explain",
+        "explain what a request held, and why",
+        "Explain a request: which messages it held, which were masked, summarised or evicted and by which rule, what "
+        "moved the prefix, and the tokens.",
+    )
+    explain.add_argument("run_id", help="the id of the run")
+    explain.add_argument("--request", type=int, metavar="N", help="the number of the request (default: the last one)")
+    trace = _add_store_parser(
+        subparsers, "trace", "print the span tree of a run", "Print the span tree of a stored run: time, tokens, cost."
+    )
+    trace.add_argument("run_id", help="the id of the run")
+    export = _add_store_parser(
+        subparsers,
+        "export",
+        "print runs as JSON lines",
+        "Print a run, or all runs, as JSON lines: one for the run, each message and each event.",
+    )
+    export.add_argument("run_id", nargs="?", help="the id of the run (default: all runs)")
+    forget = _add_store_parser(
+        subparsers,
+        "forget",
+        "erase a run or a conversation",
+        "Erase a run or a conversation: its messages, events and index entries, also from the bytes of the file.",
+    )
+    forget.add_argument("id", help="the id of the run or conversation")
+
+
+def _add_store_parser(subparsers: Subparsers, name: str, help: str, description: str) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        name, help=help, description=description, epilog=f"Example: crew {name} --store runs.db --help"
+    )
+    parser.add_argument("--store", required=True, metavar="FILE", help="the SQLite file that holds the runs")
+    parser.set_defaults(function=f"crew.cli.store_commands:{name}_command")
+    return parser

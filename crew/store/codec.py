@@ -71,6 +71,10 @@ class MessageSection:
     start: int
     messages: Sequence[Message]
 
+    def numbered(self) -> Iterator[tuple[int, Message]]:
+        """Each message with its position in the transcript."""
+        return enumerate(self.messages, self.start)
+
     def encode(self, since: int) -> list[bytes]:
         """The messages from this position on, each as JSON."""
         return encode_messages(self.messages[max(0, since - self.start) :])
