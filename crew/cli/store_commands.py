@@ -17,8 +17,8 @@ from crew.history.manifest import expand_manifests
 from crew.messages import AssistantMessage, Manifest, Message
 from crew.runs.interfaces import Cursor, RunRecord, StoredEvent, StoredRunInfo
 from crew.store.codec import MessageSection, encode_events, encode_messages, message_sections
+from crew.store.rows import message_text
 from crew.store.sqlite import SQLiteStore
-from crew.store.sqlite_reader import message_text
 from crew.telemetry.text_tree import Tree
 
 WIDTH = 100
