@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+import sys
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from crew.errors import DefinitionError, RunConflict, RunExists, RunExpired, UnknownRun
-from crew.runs.events import Event
-from crew.runs.interfaces import StoredRun
-from crew.runs.state import Finished, RunState, is_blocked
+from crew.messages import Message
+from crew.runs.events import Event, RunFailed
+from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
+from crew.runs.state import Finished, RunState, is_blocked, run_status
 from crew.settings import NonNegativeInt, PositiveInt, value_problems
+from crew.store.codec import message_sections
+from crew.store.rows import continued_error, message_text
 
 log = logging.getLogger("crew")
 
@@ -39,6 +44,10 @@ class MemoryStore:
         # Both are in the order of the last commits.
         self._unfinished: OrderedDict[str, StoredRun] = OrderedDict()
         self._finished: OrderedDict[str, StoredRun] = OrderedDict()
+        self._events: dict[str, list[StoredEvent]] = {}
+        self._created: dict[str, float] = {}
+        self._failed: dict[str, int] = {}
+        """The versions of the runs that failed."""
         self._past_versions: dict[int, int] = {}
         """By the hash of its id, which takes half of the memory: the version of an unfinished run that left, else 0."""
 
@@ -58,6 +67,8 @@ class MemoryStore:
             raise RunConflict(run_id, version, newest or 0)
 
         stored = StoredRun(version=version + 1, state=state)
+        self._created.setdefault(run_id, state.last_event_at)
+        self._log(run_id, version + 1, events)
 
         if isinstance(state.next, Finished):
             self._unfinished.pop(run_id, None)
@@ -65,13 +76,15 @@ class MemoryStore:
             self._finished[run_id] = stored
 
             while len(self._finished) > self._max_finished:
-                self._finished.popitem(last=False)
+                self._drop(next(iter(self._finished)))
         else:
             self._unfinished[run_id] = stored
             self._unfinished.move_to_end(run_id)
 
             while len(self._unfinished) > self._max_unfinished:
-                self._expire(*self._unfinished.popitem(last=False))
+                oldest = next(iter(self._unfinished))
+                self._expire(oldest, self._unfinished[oldest])
+                self._drop(oldest)
 
     def _expire(self, run_id: str, stored: StoredRun) -> None:
         self._remember(run_id, stored.version)
@@ -102,9 +115,135 @@ class MemoryStore:
 
         raise UnknownRun(run_id)
 
-    async def run(self, run_id: str) -> StoredRun:
-        """The newest state of a run, also if it has finished."""
+    # ------------------------------------------------------------------------------------------ reading
+
+    async def append_events(self, run_id: str, version: int, events: Sequence[Event]) -> None:
+        """Append events to the newest commit."""
+        known = self._unfinished.get(run_id)
+
+        if known is not None and known.version == version:
+            self._log(run_id, version, events)
+
+            if any(isinstance(event, RunFailed) and event.run_id == run_id for event in events):
+                self._failed[run_id] = version
+
+    async def runs(
+        self,
+        *,
+        crew: str | None = None,
+        status: str | None = None,
+        conversation: str | None = None,
+        since: float | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> RunPage:
+        """The runs that match, newest first, a page of them."""
+        infos = sorted(
+            (self._info(stored) for stored in self._all()), key=lambda info: (info.updated, info.run_id), reverse=True
+        )
+        before = None if cursor is None else (float(cursor.partition(" ")[0]), cursor.partition(" ")[2])
+        found = [
+            info
+            for info in infos
+            if crew in (None, info.crew)
+            and status in (None, info.status)
+            and conversation in (None, info.conversation_id)
+            and (since is None or info.updated >= since)
+            and (before is None or (info.updated, info.run_id) < before)
+        ]
+        last = found[limit - 1] if len(found) > limit else None
+        return RunPage(runs=tuple(found[:limit]), cursor=None if last is None else f"{last.updated!r} {last.run_id}")
+
+    async def run(self, run_id: str) -> RunRecord:
+        """A run with its newest state, also if it has finished."""
+        stored = await self._find(run_id)
+        return RunRecord(info=self._info(stored), state=stored.state)
+
+    async def events(self, run_id: str, after: Cursor | None = None, limit: int = 1_000) -> tuple[StoredEvent, ...]:
+        """The events of a run after a cursor, in order."""
+        await self._find(run_id)
+        events = self._events.get(run_id, [])
+        start = 0 if after is None else bisect_right(events, after, key=lambda one: one.cursor)
+        return tuple(events[start : start + limit])
+
+    async def transcript(self, run_id: str) -> tuple[Message, ...]:
+        """Every message of a run, or of the newest run of a conversation."""
+        in_conversation = [stored for stored in self._all() if stored.state.conversation_id == run_id]
+        is_run = run_id in self._finished or run_id in self._unfinished
+        stored = await self._find(run_id) if is_run or not in_conversation else in_conversation[-1]
+        return tuple(stored.state.transcript)
+
+    async def conversation(self, conversation_id: str) -> tuple[StoredRunInfo, ...]:
+        """The runs of a conversation, oldest first."""
+        infos = [self._info(stored) for stored in self._all() if stored.state.conversation_id == conversation_id]
+        return tuple(sorted(infos, key=lambda info: info.created))
+
+    async def search(self, words: str, *, limit: int = 20) -> tuple[FoundMessage, ...]:
+        """The messages that contain all these words, newest first."""
+        wanted = [word.casefold() for word in words.split()]
+        found: list[FoundMessage] = []
+
+        for info in (await self.runs(limit=sys.maxsize)).runs if wanted else ():
+            stored = await self._find(info.run_id)
+
+            for section in message_sections(stored.state):
+                for position, message in reversed([*section.numbered()]):
+                    is_own = section.path != info.run_id or position >= stored.state.inherited_messages
+                    text = message_text(message).casefold()
+
+                    if is_own and all(word in text for word in wanted):
+                        found.append(FoundMessage(run_id=section.path, position=position, message=message))
+
+        return tuple(found[:limit])
+
+    async def forget(self, id: str) -> int:
+        """Erase a run or a conversation; the number of runs erased."""
+        runs = [stored.state for stored in self._all()]
+        others = [state for state in runs if state.conversation_id == id and state.run_id != id]
+        erased = {state.run_id for state in runs if state.run_id == id} | {state.run_id for state in others}
+
+        if not erased:
+            raise UnknownRun(id)
+
+        if later := [state for state in runs if state.parent_run in erased and state.run_id not in erased]:
+            raise continued_error(id, later[0].run_id)
+
+        for run_id in erased:
+            self._drop(run_id)
+
+        return len(erased)
+
+    def _all(self) -> Iterator[StoredRun]:
+        yield from self._finished.values()
+        yield from self._unfinished.values()
+
+    async def _find(self, run_id: str) -> StoredRun:
         return self._finished[run_id] if run_id in self._finished else await self.load(run_id)
+
+    def _info(self, stored: StoredRun) -> StoredRunInfo:
+        state = stored.state
+        failed = self._failed.get(state.run_id) == stored.version
+        return StoredRunInfo(
+            run_id=state.run_id,
+            conversation_id=state.conversation_id,
+            crew=state.crew,
+            agent=state.agent,
+            status="failed" if failed else run_status(state),
+            version=stored.version,
+            messages=len(state.transcript),
+            created=self._created.get(state.run_id, state.last_event_at),
+            updated=state.last_event_at,
+            metadata=state.metadata,
+        )
+
+    def _log(self, run_id: str, version: int, events: Sequence[Event]) -> None:
+        logged = self._events.setdefault(run_id, [])
+        first = logged[-1].cursor.number + 1 if logged and logged[-1].cursor.version == version else 0
+        logged += (StoredEvent(cursor=Cursor(version, first + n), event=event) for n, event in enumerate(events))
+
+    def _drop(self, run_id: str) -> None:
+        for kept in (self._finished, self._unfinished, self._events, self._created, self._failed):
+            kept.pop(run_id, None)
 
     def __len__(self) -> int:
         """The number of runs that can be resumed."""

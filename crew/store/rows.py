@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from crew.errors import StoreError
 from crew.messages import AssistantMessage, Message, ToolMessage
 from crew.runs.events import Event
 from crew.runs.interfaces import RunPage, StoredRunInfo
@@ -149,3 +150,9 @@ def message_text(message: Message) -> str:
             return f"{message.text}{calls}"
         case _:
             return message.text
+
+
+def continued_error(id: str, later: str) -> StoreError:
+    """The error for a run that can't be erased alone."""
+    text = f"{id!r} can't be erased: the run {later!r} continues it. Erase that run, or the conversation."
+    return StoreError(id, text)

@@ -6,11 +6,11 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from crew.errors import StoreError, UnknownRun
+from crew.errors import UnknownRun
 from crew.messages import Message
 from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRunInfo
 from crew.store.codec import decode_bare_state, decode_event, decode_messages
-from crew.store.rows import INFO_COLUMNS, message_text, page_start, run_info, run_page
+from crew.store.rows import INFO_COLUMNS, continued_error, message_text, page_start, run_info, run_page
 
 SEARCH_SCHEMA = """
 CREATE TABLE IF NOT EXISTS indexed (
@@ -241,8 +241,7 @@ class SQLiteReader:
         ).fetchone()
 
         if later is not None:
-            text = f"{id!r} can't be erased: the run {later[0]!r} continues it. Erase that run, or the conversation."
-            raise StoreError(id, text)
+            raise continued_error(id, later[0])
 
     def _erase_messages(self, where: str, values: tuple[object, ...]) -> None:
         has_index = self._file.execute("SELECT 1 FROM sqlite_master WHERE name = 'indexed'").fetchone() is not None

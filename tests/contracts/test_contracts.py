@@ -25,7 +25,7 @@ from tests.support.providers import RecordingProvider
 from tests.support.stores import JsonStore
 
 
-class TestMemoryStore(RunStoreContract):
+class TestMemoryStore(RunStoreContract, RunReaderContract):
     """The default store."""
 
     @pytest.fixture
