@@ -18,7 +18,9 @@ CrewError
 │   ├── AuthenticationFailed 401, 403, or no API key
 │   ├── QuotaExceeded        the account's quota or credit is used up
 │   ├── ContentRefused       the provider's content filter blocked the request or the reply
+│   ├── RedirectRefused      the server redirects the request to another server
 │   ├── MalformedReply       the reply can't be parsed
+│   │   └── ReplyTooLarge    the reply exceeds a limit of its size
 │   ├── ScriptExhausted      a scripted provider has no reply left
 │   └── Unavailable          temporary, can be retried: network error, timeout, 5xx
 │       ├── Unreachable      nothing listens at the address, or its host is unknown
@@ -268,6 +270,14 @@ class ContentRefused(ProviderError):
 
 class MalformedReply(ProviderError):
     """The reply can't be parsed: no choices, invalid JSON, an HTML page."""
+
+
+class ReplyTooLarge(MalformedReply):
+    """The reply exceeds a limit of its size. It is not retried: another attempt would cost as much again."""
+
+
+class RedirectRefused(ProviderError):
+    """The server redirects the request to another server, or in a way that drops it; nothing was sent there."""
 
 
 class ScriptExhausted(ProviderError):

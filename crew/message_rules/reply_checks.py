@@ -85,7 +85,8 @@ def _check_calls(calls: object) -> None:
     if not isinstance(calls, Sequence):
         raise TypeError(f"calls must be a tuple of ToolCall, not {abbreviate(calls)}")
 
-    check_call_count(len(calls))
+    if len(calls) > MAX_CALLS:
+        raise ValueError(f"it has more than {MAX_CALLS} tool calls")
 
     for call in calls:
         if not isinstance(call, ToolCall):
@@ -94,12 +95,6 @@ def _check_calls(calls: object) -> None:
         _check_text("the name of a call", call.name, MAX_NAME_CHARS)
         _check_text("the id of a call", call.id, MAX_ID_CHARS)
         _check_text("arguments", call.arguments, MAX_ARGUMENTS_CHARS)
-
-
-def check_call_count(count: int) -> None:
-    """Raise ValueError if a reply has more calls than a run accepts."""
-    if count > MAX_CALLS:
-        raise ValueError(f"it has more than {MAX_CALLS} tool calls")
 
 
 def _check_text(name: str, value: object, limit: int | None = None) -> None:

@@ -17,9 +17,12 @@ from crew.providers.sdk_provider import SDKProvider
 from crew.providers.wire import (
     JSONObject,
     ModelId,
+    check_part_count,
+    checked_text,
     drop_stale_reasoning,
     priced_usage,
-    to_json_bytes,
+    reply_arguments,
+    reply_id,
     usage_object,
 )
 
@@ -35,6 +38,7 @@ _FINISH: dict[str, FinishReason] = {
     "model_context_window_exceeded": "length",
     "refusal": "refusal",
 }
+_MAX_BLOCKS = 1024
 _SIGNED_FIELDS = {"thinking": ("type", "thinking", "signature"), "redacted_thinking": ("type", "data")}
 
 
@@ -93,12 +97,12 @@ class Anthropic(SDKProvider):
 
 def decode_reply(answer: JSONObject, model_id: ModelId) -> ModelReply:
     """Decode a response that was not streamed."""
-    blocks = answer["content"]
+    content = answer["content"]
+    # Some servers send a text instead of blocks, and a call's input as JSON text.
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     finish = answer.get("stop_reason") or "end_turn"
     arguments = {
-        index: to_json_bytes(block["input"]).decode()
-        for index, block in enumerate(blocks)
-        if block["type"] == "tool_use"
+        index: reply_arguments(block["input"]) for index, block in enumerate(blocks) if block["type"] == "tool_use"
     }
 
     if finish == "max_tokens" and len(blocks) - 1 in arguments:
@@ -120,7 +124,7 @@ def _build_reply(
     provider, model = model_id
     text = "".join(block["text"] for block in blocks if block["type"] == "text")
     calls = tuple(
-        ToolCall(id=blocks[index]["id"], name=blocks[index]["name"], arguments=json)
+        ToolCall(id=reply_id(blocks[index]["id"]), name=blocks[index]["name"], arguments=json)
         for index, json in sorted(arguments.items())
     )
     reason = _FINISH.get(finish, "calls" if calls else "stop")
@@ -136,7 +140,7 @@ def _build_reply(
         finish_reason=reason,
         provider_data=_thinking_data(blocks, model_id),
         model=head.get("model") or model,
-        response_id=head.get("id") or "",
+        response_id=reply_id(head.get("id")),
         warnings=tuple(warnings),
     )
 
@@ -156,7 +160,7 @@ def _thinking_data(blocks: Sequence[JSONObject], model_id: ModelId) -> ProviderD
         elif kind == "text":
             items.append({"type": kind, "length": len(block["text"])})
         elif kind == "tool_use":
-            items.append({"type": kind, "call_id": block["id"]})
+            items.append({"type": kind, "call_id": reply_id(block["id"])})
 
     return ProviderData(provider=model_id.provider, model=model_id.model, items=tuple(items))
 
@@ -188,7 +192,7 @@ class MessagesStreamDecoder:
         self._head: JSONObject = {}
         self._usage: dict[str, object] = {}
         self._blocks: list[dict[str, Any]] = []
-        self._arguments: dict[int, str] = {}
+        self._pieces: list[list[str]] = []
         self._finish = ""
         self.is_complete = False
 
@@ -199,13 +203,12 @@ class MessagesStreamDecoder:
                 self._head = event["message"]
                 self._usage = dict(self._head.get("usage") or {})
             case "content_block_start":
-                block = dict(event["content_block"])
-                self._blocks.append(block)
-
-                if block["type"] == "tool_use":
-                    self._arguments[len(self._blocks) - 1] = ""
+                self._blocks.append(dict(event["content_block"]))
+                self._pieces.append([])
+                check_part_count(len(self._blocks), _MAX_BLOCKS, "content blocks", self._model_id)
             case "content_block_delta":
-                self._add_delta(event["index"], event["delta"])
+                # Without an index, a piece belongs to the block that started last.
+                self._add_delta(event.get("index", -1), event["delta"])
             case "message_delta":
                 self._finish = event["delta"].get("stop_reason") or ""
                 self._usage.update((k, v) for k, v in (event.get("usage") or {}).items() if v is not None)
@@ -215,24 +218,36 @@ class MessagesStreamDecoder:
                 pass  # pings, and event types that a later API version adds
 
     def _add_delta(self, index: int, delta: JSONObject) -> None:
-        block = self._blocks[index]
+        block, pieces = self._blocks[index], self._pieces[index]
 
         match delta["type"]:
             case "text_delta":
-                block["text"] += delta["text"]
+                pieces.append(checked_text(delta["text"]))
                 self._on_delta(Delta(text=delta["text"]))
             case "thinking_delta":
-                block["thinking"] += delta["thinking"]
+                pieces.append(checked_text(delta["thinking"]))
                 self._on_delta(Delta(text=delta["thinking"], kind="thinking"))
             case "signature_delta":
                 block["signature"] = delta["signature"]
             case "input_json_delta":
-                if text := delta["partial_json"]:
-                    self._arguments[index] += text
+                if text := reply_arguments(delta["partial_json"]):
+                    pieces.append(text)
                     self._on_delta(Delta(text=text, kind="arguments"))
             case _:
                 pass  # citations, and delta types that a later API version adds
 
     def reply(self) -> ModelReply:
         """Return the reply once the stream has ended."""
-        return _build_reply(self._head, self._blocks, self._arguments, self._finish, self._usage, self._model_id)
+        arguments: dict[int, str] = {}
+
+        for index, (block, pieces) in enumerate(zip(self._blocks, self._pieces, strict=True)):
+            match block["type"]:
+                case "tool_use":
+                    # Some servers send the whole input with the start of the block.
+                    arguments[index] = "".join(pieces) or reply_arguments(block.get("input") or "")
+                case "text" | "thinking" as field:
+                    block[field] = "".join([block[field], *pieces])
+                case _:
+                    pass  # blocks without pieces
+
+        return _build_reply(self._head, self._blocks, arguments, self._finish, self._usage, self._model_id)

@@ -23,6 +23,7 @@ from crew.errors import (
 )
 from crew.providers.error_mapping import ServiceError, provider_error, retry_after
 from crew.providers.loop_clients import LoopClient, LoopClients
+from crew.providers.response_bounds import RefusedResponse
 from crew.providers.sdk_clients import SDKClient
 from crew.providers.wire import JSONObject, ModelId, parse_json
 
@@ -51,22 +52,29 @@ class Connection:
     async def send(self, body: bytes, decode: Callable[[JSONObject], T]) -> T:
         """Post a body and decode the JSON of the response."""
         async with self._client() as sdk:
-            content = (await sdk.post(self._endpoint, body)).content
+            return self._decode(sdk, (await sdk.post(self._endpoint, body)).content, decode)
 
-            try:
-                return decode(parse_json(content))
-            except ValueError as error:
-                start = content[:_QUOTED_CHARS].decode(errors="replace")
-                raise self._malformed(f"not JSON but {start!r}") from error
-            except (AttributeError, IndexError, KeyError, TypeError) as error:
-                raise self._malformed(f"JSON that is not a reply ({error!r})") from error
+    async def stream(
+        self,
+        body: bytes,
+        on_event: Callable[[JSONObject], None],
+        finish: Callable[[], T],
+        decode: Callable[[JSONObject], T],
+    ) -> T:
+        """Post a body, pass each event of the response to `on_event`, and return the result of `finish`.
 
-    async def stream(self, body: bytes, on_event: Callable[[JSONObject], None], finish: Callable[[], T]) -> T:
-        """Post a body, pass each event of the response to `on_event`, and return the result of `finish`."""
+        A response that is one JSON object instead of a stream is decoded as in `send`.
+        """
         async with self._client() as sdk:
             events = await sdk.open_stream(self._endpoint, body)
 
             try:
+                if events.response.headers.get("content-type", "").startswith("application/json"):
+                    content = await events.response.aread()
+
+                    if content.lstrip().startswith(b"{"):
+                        return self._decode(sdk, content, decode)
+
                 async for event in events:
                     on_event(event)
 
@@ -77,6 +85,20 @@ class Connection:
                 raise self._malformed(f"a stream event of an unknown shape ({error!r})") from error
             finally:
                 await events.close()
+
+    def _decode(self, sdk: SDKClient, content: bytes, decode: Callable[[JSONObject], T]) -> T:
+        try:
+            answer = parse_json(content)
+
+            if isinstance(answer, dict) and answer.get("error"):  # with status 200
+                raise self._service_error(sdk, ServiceError.parse(200, answer))
+
+            return decode(answer)
+        except ValueError as error:
+            start = content[:_QUOTED_CHARS].decode(errors="replace")
+            raise self._malformed(f"not JSON but {start!r}") from error
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise self._malformed(f"JSON that is not a reply ({error!r})") from error
 
     def truncated_stream(self) -> MalformedReply:
         """Return the error for a stream that ended before the reply was complete."""
@@ -125,6 +147,11 @@ class Connection:
         return held
 
     def _translate(self, sdk: SDKClient, error: Exception) -> ProviderError:
+        for cause in _causes(error):
+            if isinstance(cause, RefusedResponse):
+                text = f"{self._provider} ({self._model}): {cause}"
+                return cause.kind(text, provider=self._provider, model=self._model)
+
         if isinstance(error, sdk.module.APIStatusError):
             return self._status_error(sdk, error)
 

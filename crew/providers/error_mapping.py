@@ -36,6 +36,7 @@ _QUOTA = re.compile(
 _FILTERED = re.compile(
     r"content_filter|content_policy|content filtering policy|content management policy", re.IGNORECASE
 )
+_STATUS_CODE = re.compile(r"[45]\d\d")
 _MAX_MESSAGE = 600
 
 # An error event in a stream has no status; its type or code implies the one that a plain response would have.
@@ -68,12 +69,13 @@ class ServiceError:
         inner = body.get("error", body) if isinstance(body, Mapping) else None
 
         if not isinstance(inner, Mapping):
-            return cls(status=status, message=str(inner or text))
+            return cls(status=status if status >= 400 else 500, message=str(inner or text))
 
         kind, code = str(inner.get("type") or ""), str(inner.get("code") or "")
 
         if status < 400:
-            status = _STATUS_OF.get(code) or _STATUS_OF.get(kind) or 500
+            # Some gateways report the status of the service behind them as the code.
+            status = int(code) if _STATUS_CODE.fullmatch(code) else _STATUS_OF.get(code) or _STATUS_OF.get(kind) or 500
 
         return cls(status=status, kind=kind, code=code, message=str(inner.get("message") or text))
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from crew.errors import MalformedReply, RequestRejected
 from crew.interfaces import Delta, FinishReason, ModelReply, ModelRequest, OnDelta, OutputSpec, ToolSpec
 from crew.message_rules.profiles import Profile, check_model_settings
+from crew.message_rules.reply_checks import MAX_CALLS
 from crew.messages import (
     AssistantMessage,
     Image,
@@ -26,12 +27,18 @@ from crew.providers.wire import (
     ModelId,
     arguments_text,
     cached_bytes,
+    check_part_count,
+    checked_text,
     content_filtered,
     image_url,
     json_member,
     json_members,
     openai_schema,
     openai_usage,
+    parse_json,
+    reply_arguments,
+    reply_id,
+    reply_text,
     result_text,
     summary_text,
     to_json_bytes,
@@ -235,13 +242,17 @@ def decode_reply(answer: JSONObject, model_id: ModelId) -> ModelReply:
 
     message = choices[0]["message"]
     calls = tuple(
-        ToolCall(id=call.get("id") or "", name=call["function"]["name"], arguments=call["function"]["arguments"] or "")
+        ToolCall(
+            id=reply_id(call.get("id")),
+            name=call["function"]["name"],
+            arguments=reply_arguments(call["function"].get("arguments")),
+        )
         for call in message.get("tool_calls") or ()
     )
     return _build_reply(
         answer,
         model_id,
-        text=message.get("content") or "",
+        text=reply_text(message.get("content")),
         refusal=message.get("refusal") or "",
         calls=calls,
         finish=choices[0].get("finish_reason") or "stop",
@@ -269,9 +280,20 @@ def _build_reply(
         usage=usage,
         finish_reason=reason,
         model=answer.get("model") or model_id.model,
-        response_id=answer.get("id") or "",
+        response_id=reply_id(answer.get("id")),
         warnings=tuple(warnings),
     )
+
+
+class _StreamedCall:
+    """A call whose pieces arrive one by one."""
+
+    __slots__ = ("arguments", "id", "name", "position")
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.id = self.name = ""
+        self.arguments: list[str] = []
 
 
 class ChatStreamDecoder:
@@ -281,7 +303,8 @@ class ChatStreamDecoder:
         self._on_delta, self._model_id = on_delta, model_id
         self._text: list[str] = []
         self._refusal: list[str] = []
-        self._calls: dict[int, dict[str, str]] = {}
+        self._calls: list[_StreamedCall] = []
+        self._newest_at: dict[int, _StreamedCall] = {}
         self._finish = ""
         self._head: dict[str, object] = {}
 
@@ -299,38 +322,77 @@ class ChatStreamDecoder:
             self._add_delta(choice.get("delta") or {})
 
     def _add_delta(self, delta: JSONObject) -> None:
-        if text := delta.get("content"):
+        if text := reply_text(delta.get("content")):
             self._text.append(text)
             self._on_delta(Delta(text=text))
 
-        if text := delta.get("refusal"):
+        if text := checked_text(delta.get("refusal") or ""):
             self._refusal.append(text)
             self._on_delta(Delta(text=text))
 
-        if text := delta.get("reasoning_content"):
+        if text := checked_text(delta.get("reasoning_content") or ""):
             self._on_delta(Delta(text=text, kind="thinking"))
 
         for piece in delta.get("tool_calls") or ():
-            call = self._calls.setdefault(piece.get("index") or 0, {"id": "", "name": "", "arguments": ""})
             function = piece.get("function") or {}
-            call["id"] = call["id"] or piece.get("id") or ""
-            call["name"] = call["name"] or function.get("name") or ""
+            call = self._call_of(piece.get("index"), reply_id(piece.get("id")), function.get("name") or "")
 
-            if text := function.get("arguments"):
-                call["arguments"] += text
+            if text := reply_arguments(function.get("arguments")):
+                call.arguments.append(text)
                 self._on_delta(Delta(text=text, kind="arguments"))
+
+    def _call_of(self, index: int | None, id: str, name: str) -> _StreamedCall:
+        """Return the call that a piece belongs to.
+
+        Some servers send no index, or the same one for all calls. Then a piece with a name and another id starts a
+        call. A name alone starts one too: where it may as well repeat the name of an unfinished call, it is unclear.
+        """
+        if index is not None:
+            found = self._newest_at.get(index)
+        elif id:
+            found = next((call for call in self._calls if call.id == id), None if name else self._newest)
+        else:
+            found = self._newest
+
+            if found is not None and name:
+                if found.name == name and not _is_object("".join(found.arguments)):
+                    raise TypeError("a piece of a call has neither an index nor an id")
+
+                found = None
+
+        if found is None or (name and id and found.id and found.id != id):
+            found = _StreamedCall(len(self._calls) if index is None else index)
+            self._calls.append(found)
+            check_part_count(len(self._calls), MAX_CALLS, "tool calls", self._model_id)
+
+            if index is not None:
+                self._newest_at[index] = found
+
+        found.id, found.name = found.id or id, found.name or name
+        return found
+
+    @property
+    def _newest(self) -> _StreamedCall | None:
+        return self._calls[-1] if self._calls else None
 
     def reply(self) -> ModelReply:
         """Return the reply once the stream has ended."""
         if not self._finish:
             raise _no_choice(self._model_id)
 
-        calls = tuple(ToolCall(**call) for _, call in sorted(self._calls.items()))
+        calls = sorted(self._calls, key=lambda call: call.position)
         return _build_reply(
             self._head,
             self._model_id,
             text="".join(self._text),
             refusal="".join(self._refusal),
-            calls=calls,
+            calls=tuple(ToolCall(id=call.id, name=call.name, arguments="".join(call.arguments)) for call in calls),
             finish=self._finish,
         )
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(parse_json(text), dict)
+    except ValueError:
+        return False

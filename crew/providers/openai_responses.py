@@ -28,6 +28,7 @@ from crew.providers.wire import (
     ModelId,
     arguments_text,
     cached_bytes,
+    checked_text,
     content_filtered,
     drop_stale_reasoning,
     image_url,
@@ -35,6 +36,8 @@ from crew.providers.wire import (
     json_members,
     openai_schema,
     openai_usage,
+    reply_arguments,
+    reply_id,
     result_text,
     summary_text,
     to_json_bytes,
@@ -234,10 +237,10 @@ def decode_reply(answer: JSONObject, model_id: ModelId) -> ModelReply:
         raise service_failure(answer.get("error"), model_id)
 
     output = answer["output"]
-    parts = [part for item in output if item["type"] == "message" for part in item["content"]]
+    parts = [part for item in output if item["type"] == "message" for part in _parts(item)]
     text = "".join(_part_text(part) for part in parts)
     calls = tuple(
-        ToolCall(id=item["call_id"], name=item["name"], arguments=item["arguments"] or "")
+        ToolCall(id=reply_id(item["call_id"]), name=item["name"], arguments=reply_arguments(item.get("arguments")))
         for item in output
         if item["type"] == "function_call"
     )
@@ -254,7 +257,7 @@ def decode_reply(answer: JSONObject, model_id: ModelId) -> ModelReply:
         finish_reason=reason,
         provider_data=_reasoning_data(output, model_id),
         model=answer.get("model") or model_id.model,
-        response_id=answer.get("id") or "",
+        response_id=reply_id(answer.get("id")),
         warnings=tuple(warnings),
     )
 
@@ -264,8 +267,14 @@ def service_failure(error: object, model_id: ModelId) -> ProviderError:
     return provider_error(ServiceError.parse(200, error), provider=model_id.provider, model=model_id.model)
 
 
+def _parts(item: JSONObject) -> Sequence[JSONObject]:
+    """Return the parts of a message; some servers send a text instead."""
+    content = item["content"]
+    return [{"type": "output_text", "text": content}] if isinstance(content, str) else content or ()
+
+
 def _part_text(part: JSONObject) -> str:
-    return str(part.get("text") or part.get("refusal") or "")
+    return checked_text(part.get("text") or part.get("refusal") or "")
 
 
 def _finish_reason(answer: JSONObject, parts: Sequence[JSONObject], calls: tuple[ToolCall, ...]) -> FinishReason:
@@ -295,10 +304,10 @@ def _reasoning_data(output: Sequence[JSONObject], model_id: ModelId) -> Provider
             case "reasoning":
                 items.append({key: item[key] for key in _REASONING_FIELDS if item.get(key) is not None})
             case "message":
-                length = sum(len(_part_text(part)) for part in item["content"])
+                length = sum(len(_part_text(part)) for part in _parts(item))
                 items.append({"type": "message", "id": item["id"], "length": length})
             case "function_call":
-                items.append({"type": "function_call", "id": item["id"], "call_id": item["call_id"]})
+                items.append({"type": "function_call", "id": item["id"], "call_id": reply_id(item["call_id"])})
             case _:
                 pass  # items of built-in tools, which requests never enable
 
@@ -321,7 +330,7 @@ class ResponsesStreamDecoder:
         kind = event["type"]
 
         if kind in _DELTA_KINDS:
-            self._on_delta(Delta(text=event["delta"], kind=_DELTA_KINDS[kind]))
+            self._on_delta(Delta(text=reply_arguments(event["delta"]), kind=_DELTA_KINDS[kind]))
         elif kind in ("response.completed", "response.incomplete"):
             self._answer = event["response"]
         elif kind == "response.failed":

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from crew.errors import MalformedReply, ProviderError, Unavailable, Unreachable, describe
+from crew.errors import MalformedReply, ProviderError, ReplyTooLarge, Unavailable, Unreachable, describe
 from crew.interfaces import (
     AsyncClosable,
     ChecksSettings,
@@ -114,6 +114,9 @@ class Retrying:
 
     def _wait(self, error: ProviderError, attempt: int, end: float) -> float:
         """Return the seconds until the next attempt; raise the error if there is no next attempt."""
+        if isinstance(error, ReplyTooLarge):
+            raise error
+
         policy = self.policy
         now = self.clock()
         elapsed = now - (end - policy.deadline)

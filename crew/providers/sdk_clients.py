@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from crew.errors import AuthenticationFailed
+from crew.providers.response_bounds import RefusedResponse, send_bounded
 
 if TYPE_CHECKING:
     import httpx2
@@ -202,26 +203,19 @@ def http_client_class(base: type[Any]) -> type[Any]:
             return request
 
         async def send(self, request: httpx2.Request, *, stream: bool = False, **more: object) -> httpx2.Response:
-            """Skip the authentication and redirect layers of the base class unless the request needs them."""
+            return await send_bounded(lambda sent: self._send_once(sent, stream=stream, **more), request, stream=stream)
+
+        async def _send_once(self, request: httpx2.Request, *, stream: bool, **more: object) -> httpx2.Response:
+            """Return the unread response; skip the authentication and redirect layers of the base class if possible."""
             # The method is private: another release may not have it.
             transport_for = getattr(self, "_transport_for_url", None)  # foreign: the client class of httpx2
             special = stream or self.is_closed or self.auth is not None or request.url.userinfo or "auth" in more
 
             if special or transport_for is None:
-                return await self._send_by_base(request, stream=stream, **more)
+                return await self._send_by_base(request, **{**more, "stream": True, "follow_redirects": False})
 
             response: httpx2.Response = await transport_for(request.url).handle_async_request(request)
-
-            try:
-                if response.has_redirect_location:
-                    await response.aclose()
-                    return await self._send_by_base(request, stream=stream, **more)
-
-                await response.aread()
-                return response
-            except BaseException:  # as the base class does: always return the connection to its pool
-                await response.aclose()
-                raise
+            return response
 
         async def _send_by_base(self, request: httpx2.Request, **options: object) -> httpx2.Response:
             response: httpx2.Response = await super().send(request, **options)
@@ -318,5 +312,5 @@ def _transport_errors() -> _TransportErrors:
     return {
         "connection_errors": (httpx2.HTTPError, OSError),
         "connector_error": aiohttp.ClientConnectorError,
-        "protocol_errors": (aiohttp.ClientError,),
+        "protocol_errors": (aiohttp.ClientError, RefusedResponse),
     }

@@ -85,8 +85,11 @@ class SDKProvider(ABC):
     async def _send(self, request: ModelRequest, on_delta: OnDelta | None) -> ModelReply:
         body = self._render(request, stream=on_delta is not None)
 
+        def decode(answer: JSONObject) -> ModelReply:
+            return self._check(self._decode(answer))
+
         if on_delta is None:
-            return await self._connection.send(body, lambda answer: self._check(self._decode(answer)))
+            return await self._connection.send(body, decode)
 
         decoder = self._stream_decoder(on_delta)
 
@@ -96,7 +99,7 @@ class SDKProvider(ABC):
 
             return self._check(decoder.reply())
 
-        return await self._connection.stream(body, decoder.add, finish)
+        return await self._connection.stream(body, decoder.add, finish, decode)
 
     def _check(self, reply: ModelReply) -> ModelReply:
         return check_reply(reply, provider=self.name, model=self.model)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from crew.errors import ContentRefused, abbreviate
+from crew.errors import ContentRefused, MalformedReply, abbreviate
 from crew.interfaces import ModelRequest
 from crew.message_rules.reply_checks import check_usage
 from crew.messages import (
@@ -138,6 +138,66 @@ def drop_stale_reasoning(request: ModelRequest, flag: str) -> bool:
         message.cache()[flag] = True
 
     return bool(found)
+
+
+# ---------------------------------------------------------------------------------- parts of replies
+
+_HIDDEN_PARTS = ("thinking", "reasoning", "reasoning_text")
+
+
+def reply_text(content: object) -> str:
+    """Return the text of a reply's content: a text, or a list of parts; raises TypeError for anything else."""
+    if isinstance(content, str):
+        return content
+
+    if content is None:
+        return ""
+
+    if not isinstance(content, list):
+        raise TypeError(f"content must be a text or a list of parts, not {abbreviate(content)}")
+
+    return "".join([_part_text(part) for part in content])
+
+
+def _part_text(part: object) -> str:
+    if isinstance(part, Mapping) and part.get("type") in _HIDDEN_PARTS:
+        return ""
+
+    text = part.get("text") or part.get("refusal") if isinstance(part, Mapping) else part
+
+    if not isinstance(text, str):
+        raise TypeError(f"a part of the content has no text: {abbreviate(part)}")
+
+    return text
+
+
+def reply_arguments(arguments: object) -> str:
+    """Return a call's arguments as JSON text; some servers send them as an object."""
+    if isinstance(arguments, Mapping):
+        return to_json_bytes(arguments).decode()
+
+    return checked_text(arguments or "")
+
+
+def reply_id(value: object) -> str:
+    """Return an id as a text; some servers number their calls and responses."""
+    return str(value) if type(value) is int else checked_text(value or "")
+
+
+def checked_text(value: object) -> str:
+    """Return the value; raises TypeError if it is not a text."""
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, not {abbreviate(value)}")
+
+    return value
+
+
+def check_part_count(count: int, limit: int, name: str, model_id: ModelId) -> None:
+    """Raise MalformedReply while a reply is streamed, before its parts take much memory."""
+    if count > limit:
+        provider, model = model_id
+        text = f"{provider} ({model}) returned an unusable reply: it has more than {limit} {name}."
+        raise MalformedReply(text, provider=provider, model=model)
 
 
 # ----------------------------------------------------------------------------------- usage

@@ -18,13 +18,11 @@ WIRE: dict[Protocol, Any] = {"chat": chat, "responses": responses, "messages": m
 HTML = b"<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gateway</h1></body></html>"
 
 
-def rendered(
-    context: RequestContext, reply: Reply, headers: dict[str, str], rewrite: Callable[[Any], Any] | None = None
-) -> list[bytes]:
+def rendered(context: RequestContext, reply: Reply, headers: dict[str, str], fault: Fault | None = None) -> list[bytes]:
     """Render the answer without transport faults: head and body, or head, events and the last chunk."""
     wire = WIRE[context.protocol]
-    rewrite = rewrite or (lambda value: value)
-    if not context.body.get("stream"):
+    rewrite = fault.rewrite if fault and fault.rewrite else lambda value: value
+    if not context.body.get("stream") or (fault and fault.kind == "unstreamed"):
         return plain(200, json.dumps(rewrite(wire.payload(context, reply))).encode(), headers)
     events = [_sse((name, rewrite(data))) for name, data in wire.events(context, reply)]
     if context.protocol == "chat":
@@ -49,9 +47,9 @@ def broken(context: RequestContext, parts: list[bytes], fault: Fault | None) -> 
         "html_page": lambda: Answer(plain(502, HTML, {}, "text/html")),
         "garbage": lambda: Answer(_garbage(context)),
         "not_http": lambda: Answer([b"\x16\x03\x01 not http at all\r\n\r\n"], end="close"),
-        "bomb": lambda: Answer(plain(200, bomb(), {"content-encoding": "gzip"}, _content_type(context))),
+        "bomb": lambda: Answer(_bomb_answer(context, fault)),
         "endless": lambda: _endless(context, parts),
-        "redirect": lambda: Answer(plain(307, b"moved", {"location": fault.location})),
+        "redirect": lambda: Answer(plain(fault.status or 307, b"moved", {"location": fault.location})),
         "error_body": lambda: Answer(plain(200, json.dumps(fault.error).encode(), {})),
     }
     if kind in simple:
@@ -68,8 +66,9 @@ def bomb(size: int = 200 * 2**20) -> bytes:
     return b"".join(packer.compress(block) for _ in range(size // len(block))) + packer.flush()
 
 
-def _content_type(context: RequestContext) -> str:
-    return "text/event-stream; charset=utf-8" if context.body.get("stream") else "application/json"
+def _bomb_answer(context: RequestContext, fault: Fault) -> list[bytes]:
+    kind = "text/event-stream; charset=utf-8" if context.body.get("stream") else "application/json"
+    return plain(fault.status or 200, bomb(), {"content-encoding": "gzip"}, kind)
 
 
 def _endless(context: RequestContext, parts: list[bytes]) -> Answer:

@@ -51,7 +51,8 @@ HostileKind = Literal[
     "rewritten",  # the JSON of the answer, or of each event, is replaced by what `rewrite` returns
     "bomb",  # a small gzip body that becomes 200 MB
     "endless",  # a body, or a stream of events, that never ends
-    "redirect",  # 307 to `location`
+    "redirect",  # to `location`
+    "unstreamed",  # the answer to a streamed request is not streamed
     "error_body",  # status 200 with the JSON of `error`; in a stream, too
 ]
 Kind = StatusKind | TransportKind | ReplyKind | HostileKind
@@ -66,7 +67,7 @@ BAD_JSON = ('{"n": 1, "why": "bec', "{'n': 1,}", "n is one", "[1, 2]", "")
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault. `retry_after` applies to statuses, `seconds` to `slow`; `at` is the share of an answer that arrives
-    before it breaks off; `shape` selects one of the texts in BAD_JSON. The last three are for hostile kinds."""
+    before it breaks off; `shape` selects one of the texts in BAD_JSON. The rest is for hostile kinds."""
 
     kind: Kind
     retry_after: str | None = None
@@ -76,6 +77,7 @@ class Fault:
     rewrite: Callable[[Any], Any] | None = None
     location: str = ""
     error: object = None
+    status: int | None = None
 
 
 Faults = Callable[[int, Protocol, Json], Fault | None]

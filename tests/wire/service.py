@@ -135,8 +135,7 @@ class Service:
         ):
             received.cost = model.price(context.protocol).cost(context.usage)
             self.account.bill(context.name, context.usage, received.cost)
-        rewrite = fault.rewrite if fault else None
-        return broken(context, rendered(context, reply, headers, rewrite), fault)
+        return broken(context, rendered(context, reply, headers, fault), fault)
 
     def _authorize(self, received: Received) -> None:
         if self.key is None:
