@@ -57,8 +57,8 @@ format: .venv/.dev-stamp ## Format the code and apply the linter's automatic fix
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-soak: .venv/.dev-stamp ## Run the soak tests and the property tests with 100,000 examples each (CREW_SOAK_EXAMPLES=n)
-	@CREW_SOAK=1 $(PYTEST) -n $(JOBS) -m 'soak or hypothesis' $(ARGS)
+soak: .venv/.dev-stamp ## Run random crews with random faults, the soak tests and the property tests (CREW_SOAK_MINUTES=60)
+	@$(BIN)/python scripts/soak.py
 
 coverage: .venv/.dev-stamp ## Measure branch coverage; crew/history and crew/message_rules must have 100 %
 	@$(PYTEST) -n $(JOBS) -m 'not servers' --cov --cov-report=term $(ARGS)

@@ -35,6 +35,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the statistics of tests that record some."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "statistics" and report.when == "call":
+                terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {value}")
+
+
 @pytest.fixture
 def models() -> Iterator[CheckedModels]:
     """Models that check every request; the test fails at its end if a request broke an invariant."""
