@@ -39,7 +39,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 
 class CrewError(Exception):
@@ -327,3 +327,41 @@ class OutputInvalid(RunError):
 
 class BranchesFailed(RunError):
     """A parallel group did not meet its `on_error` policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An error as data: it is committed with the fact that it followed, and raised afterwards.
+
+    `limit` and `items` are those of a `ContextOverflow`.
+    """
+
+    kind: Literal["overflow", "output", "error"]
+    text: str
+    limit: int = 0
+    items: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """The facts of an error."""
+        match error:
+            case ContextOverflow():
+                return cls(kind="overflow", text=str(error), limit=error.limit, items=error.items)
+            case OutputInvalid():
+                return cls(kind="output", text=str(error))
+            case CrewError():
+                return cls(kind="error", text=str(error))
+            case _:
+                return cls(kind="error", text=describe(error))
+
+    def as_error(self) -> RunError:
+        """The error, where another process met it: of an error that is not Crew's, the text alone is left."""
+        match self.kind:
+            case "overflow":
+                error = ContextOverflow(self.text, limit=self.limit)
+                error.items = self.items  # the text lists them already
+                return error
+            case "output":
+                return OutputInvalid(self.text)
+            case "error":
+                return RunError(self.text)

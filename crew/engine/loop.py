@@ -10,7 +10,7 @@ from crew.engine.concurrency import USER_CODE_ERRORS, is_failure, run_all
 from crew.engine.model_step import ask_model
 from crew.engine.run import ActiveRun
 from crew.engine.tool_step import run_call, start_calls
-from crew.errors import BranchesFailed, OutputInvalid, StoreError, describe
+from crew.errors import BranchesFailed, StoreError, describe
 from crew.runs.events import BranchTimedOut, RunFailed
 from crew.runs.state import AskModel, AwaitInput, CallTools, Compact, Finished, RunBranches, RunState, is_blocked
 from crew.transitions.advance import find_run
@@ -32,12 +32,13 @@ async def drive(run: ActiveRun, run_id: str) -> None:
 
 
 async def perform_next(run: ActiveRun, state: RunState) -> None:
-    """Perform what is next and record its outcome."""
+    """Perform what is next and record its outcome; a failure of the step before, which is committed, is raised."""
+    if state.failure is not None:
+        raise run.errors.get(state.run_id) or state.failure.as_error()
+
     match state.next:
-        case AskModel(failure=""):
+        case AskModel():
             await ask_model(run, state)
-        case AskModel(failure=failure):
-            raise OutputInvalid(failure)
         case CallTools():
             await _call_tools(run, state, state.next)
         case RunBranches():

@@ -39,10 +39,10 @@ class ActiveRun:
 
     `clock` is the wall clock. It is read once, and `monotonic` measures from there: a wall clock that is set while the
     run is under way changes neither the order of its events nor its durations.
-    `commits_immediately` is whether the store's `commit` never suspends. `errors` holds the error of each child that
-    failed in this process: the state only has its text. `register_keys` registers API keys that were set meanwhile.
-    `orphans` are the tools and models that go on although they were cancelled. `is_open` is whether observers still get
-    events.
+    `commits_immediately` is whether the store's `commit` never suspends. `errors` holds the error of each run
+    that failed in this process: the state only has its text. `register_keys` registers API keys that were set
+    meanwhile. `orphans` are the tools and models that go on although they were cancelled. `is_open` is whether
+    observers still get events.
     """
 
     plan: Plan
@@ -111,7 +111,7 @@ class ActiveRun:
                 return  # the branch was stopped in the meantime
 
             event = self._stamp(event, run, since=self._last_input_at)
-            state, emitted = advance(self.plan, self.state, event)
+            state, emitted = self._advance(event)
             events = (*self._uncommitted, event, *emitted)
 
             try:
@@ -124,6 +124,17 @@ class ActiveRun:
 
                 while self._deferred:
                     self._emit_now(self._deferred.pop(0))
+
+    def _advance(self, event: InputEvent) -> tuple[RunState, tuple[Event, ...]]:
+        errors: dict[str, BaseException] = {}
+        state, emitted = advance(self.plan, self.state, event, errors)
+
+        if errors:
+            # The texts of the errors come from user code: no event before held them.
+            state, emitted = scrub_value(self.scrubber, (state, emitted))
+            self.errors.update({id: e for id, e in errors.items() if (run := find_run(state, id)) and run.failure})
+
+        return state, emitted
 
     async def _commit(self, events: tuple[Event, ...], state: RunState) -> None:
         try:

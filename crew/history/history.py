@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from crew.errors import ContextOverflow
-from crew.history.eviction import call_policy, enforce_bounds, group_entries, groups_size, prepare_newest_group, protect
+from crew.history.eviction import (
+    call_policy,
+    enforce_bounds,
+    evict,
+    group_entries,
+    groups_size,
+    prepare_newest_group,
+    protect,
+    prune_decision,
+)
 from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PruneDecision
 from crew.messages import Message, SummaryMessage, ToolMessage, message_size
 
@@ -31,9 +40,8 @@ class History:
         self, *entries: HistoryEntry, policy: Policy, budget: HistoryBudget
     ) -> tuple[History, PruneDecision | None]:
         """Append and prune once if the limit is exceeded or the policy is eager; None: nothing was evicted."""
-        size = self.size + sum(message_size(entry.message) for entry in entries)
-        grown = History(entries=self.entries + entries, size=size, goal=self.goal)
-        exceeded = budget.limit is not None and size > budget.limit
+        grown = self._grow(entries)
+        exceeded = budget.limit is not None and grown.size > budget.limit
 
         if not exceeded and not budget.eager:
             if self.entries and entries and not isinstance(entries[0].message, ToolMessage):
@@ -48,6 +56,26 @@ class History:
 
         decision = enforce_bounds(groups, call_policy(policy, groups, budget), budget.limit)
         return (grown._keep(decision), decision) if decision.evicted else (grown, None)
+
+    def append_oldest_first(
+        self, *entries: HistoryEntry, budget: HistoryBudget, summarizes: bool
+    ) -> tuple[History, PruneDecision | None]:
+        """Append where the policy failed: the oldest groups leave. `summarizes`: a summary has to cover them."""
+        grown = self._grow(entries)
+
+        if budget.limit is None or grown.size <= budget.limit:
+            return grown, None
+
+        groups = group_entries(grown.entries, self.goal)
+        gone = evict(groups, target=budget.prune_to, limit=budget.limit)
+        reason = f"{grown.size} messages are more than the limit of {budget.limit}, and the policy failed"
+        decision = prune_decision(groups, gone, reason, gone if summarizes else ())
+        decision = enforce_bounds(groups, decision, budget.limit)
+        return grown._keep(decision), decision
+
+    def _grow(self, entries: tuple[HistoryEntry, ...]) -> History:
+        size = self.size + sum(message_size(entry.message) for entry in entries)
+        return History(entries=self.entries + entries, size=size, goal=self.goal)
 
     def insert_summary(
         self, *summaries: HistoryEntry, budget: HistoryBudget
@@ -85,15 +113,17 @@ class History:
     def append_final(
         self, reply: HistoryEntry, *, policy: Policy, budget: HistoryBudget
     ) -> tuple[History, PruneDecision | None]:
-        """Append the reply that ends the run. If the goal does not fit beside it, the goal may be evicted."""
-        history = self
+        """Append the reply that ends the run; it never overflows."""
+        return self.before_final(reply, budget).append(reply, policy=policy, budget=budget)
 
-        if budget.limit is not None and self.size + message_size(reply.message) > budget.limit:
-            groups = group_entries((*self.entries, reply), self.goal)
-            mandatory = sum(g.size for g in groups if g.mandatory)
-            history = self if mandatory <= budget.limit else replace(self, goal="")
+    def before_final(self, reply: HistoryEntry, budget: HistoryBudget) -> History:
+        """This history for the reply that ends the run: if the goal does not fit beside it, the goal may be evicted."""
+        if budget.limit is None or self.size + message_size(reply.message) <= budget.limit:
+            return self
 
-        return history.append(reply, policy=policy, budget=budget)
+        groups = group_entries((*self.entries, reply), self.goal)
+        mandatory = sum(g.size for g in groups if g.mandatory)
+        return self if mandatory <= budget.limit else replace(self, goal="")
 
 
 def _check_mandatory_fits(groups: Sequence[MessageGroup], limit: int) -> None:

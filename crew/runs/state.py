@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Discriminator, Field, JsonValue
 
-from crew.errors import escape_controls
+from crew.errors import Failure, escape_controls
 from crew.history.history import History
 from crew.history.token_budget import Calibration, TokenBudget
 from crew.history.view import RequestView, View
@@ -37,12 +37,12 @@ CallStatus = Literal["ready", "started", "held", "in_doubt", "child", "done"]
 class AskModel:
     """Ask the model of the current agent. `repeat_reason` states why it is asked again in the same step.
 
-    `failure` states why it is not asked again unless the run is resumed. `view` is the content of the request; it is
-    kept in memory only, and None after a resume.
+    `handoff` names the handoff tool that passes control first: only where its filter failed. `view` is the content of
+    the request; it is kept in memory only, and None after a resume.
     """
 
     repeat_reason: RepeatReason = ""
-    failure: str = ""
+    handoff: str = ""
     view: Annotated[RequestView | None, Field(exclude=True)] = field(default=None, compare=False, repr=False)
     kind: Literal["ask_model"] = "ask_model"
 
@@ -241,6 +241,7 @@ class RunState:
     warnings_sent        warnings that are sent once a run.
     children             branches and called agents under way, by key; `branches` are the records of finished ones.
     in_doubt             writes that were started, will get no result, and may have taken effect; also of children.
+    failure              the error that the loop raises instead of performing `next`; a resume tries again.
     next_before_failure  what was next when a branch failed, so that a resume can repeat it.
     metadata             what the caller stored with the run; also of children. A run never changes it.
     traceparent          the W3C traceparent of the last trace, to which a resumed run links.
@@ -270,6 +271,7 @@ class RunState:
     children: dict[str, RunState] = field(default_factory=dict)
     branches: tuple[Branch, ...] = ()
     in_doubt: tuple[CallInDoubt, ...] = ()
+    failure: Failure | None = None
     next_before_failure: Next | None = None
     metadata: dict[str, JsonValue] = field(default_factory=dict)
     traceparent: str = ""
@@ -284,6 +286,8 @@ class RunFields(Protocol):
     def agent(self) -> str: ...
     @property
     def next(self) -> Next: ...
+    @property
+    def failure(self) -> Failure | None: ...
     @property
     def history(self) -> History: ...
     @property
@@ -350,6 +354,9 @@ def _call_pause(state: RunFields, open: OpenCall) -> Pause:
 
 def is_blocked(state: RunFields) -> bool:
     """Whether the run can't continue before a person answers."""
+    if state.failure is not None:
+        return False  # that is raised first
+
     match state.next:
         case AwaitInput():
             return True

@@ -68,10 +68,17 @@ InputEvent = (
 """The events that change a state; all other events only report what a change did."""
 
 
-def advance(plan: Plan, state: RunState, event: InputEvent) -> tuple[RunState, tuple[Event, ...]]:
-    """The next state, and the events that follow from this one, numbered after it."""
+def advance(
+    plan: Plan, state: RunState, event: InputEvent, errors: dict[str, BaseException] | None = None
+) -> tuple[RunState, tuple[Event, ...]]:
+    """The next state, and the events that follow from this one, numbered after it.
+
+    An event reports a fact, so that no failure is raised here: it is stored in the state (`RunState.failure`), and the
+    error behind it is added to `errors`, by run id. Only a run that can't start raises.
+    """
     is_resume = isinstance(event, Resumed)
-    step = Step(plan, state, event)
+    collected = {} if errors is None else errors
+    step = Step(plan, state, event, errors=None if isinstance(event, RunStarted) else collected)
     _advance_tree(step, event, state.active_seconds + event.elapsed)
 
     if isinstance(event, RunStarted | Resumed) and event.traceparent:

@@ -16,7 +16,7 @@ from crew.messages import SummaryMessage
 from crew.runs.events import Warned
 from crew.runs.state import AskModel, Compact, RepeatReason
 from crew.transitions.plan import overhead_parts
-from crew.transitions.step import Step
+from crew.transitions.step import USER_ERRORS, Step
 
 MIN_EVICTED = 10
 """A summary is made only after so many messages were evicted."""
@@ -72,7 +72,21 @@ WARN_AT = 0.8
 
 def ask_model_next(step: Step, repeat_reason: RepeatReason = "") -> None:
     """Make the model of the current agent next, with its view fitted, unless a limit or a summary comes first."""
-    if stop_if_limit_reached(step) or start_compaction_if_due(step, repeat_reason):
+    if stop_if_limit_reached(step):
+        return
+
+    if step.failure is None:
+        try:
+            _prepare_request(step, repeat_reason)
+            return
+        except USER_ERRORS as error:  # view policies are user code; an overflow is an error of the run
+            step.fail(error)
+
+    step.next = AskModel(repeat_reason=repeat_reason)
+
+
+def _prepare_request(step: Step, repeat_reason: RepeatReason) -> None:
+    if start_compaction_if_due(step, repeat_reason):
         return
 
     fitter = _fit_view(step)
@@ -82,12 +96,6 @@ def ask_model_next(step: Step, repeat_reason: RepeatReason = "") -> None:
 
     _warn(step, fitter)
     step.next = AskModel(repeat_reason=repeat_reason, view=fitter.content)
-
-
-def give_up_on_output(step: Step, failure: str) -> None:
-    """Fail the run after a second reply that does not fit the output schema; a resume asks once more."""
-    fitter = _fit_view(step)
-    step.next = AskModel(repeat_reason="output", failure=failure, view=fitter.content)
 
 
 def view_fitter(step: Step) -> ViewFitter:

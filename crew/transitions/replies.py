@@ -8,13 +8,14 @@ from typing import Literal
 from pydantic import ValidationError
 
 from crew.agents.agent import Agent, node_name
+from crew.errors import OutputInvalid, describe
 from crew.history.token_budget import Calibration
 from crew.history.view import View
 from crew.history.view_fitting import TARGET_SHARE, ViewFitter
 from crew.messages import AssistantMessage, is_empty
 from crew.runs.events import AgentStarted, FellBack, Replied, ReplyEmpty, Routed, TooLong, UsageChanged, Warned
 from crew.runs.state import AnswerReason, AskModel, AwaitInput, RepeatReason
-from crew.transitions.before_request import accept_view, ask_model_next, give_up_on_output, view_fitter
+from crew.transitions.before_request import accept_view, ask_model_next, view_fitter
 from crew.transitions.branches import start_branches
 from crew.transitions.markdown import without_code_fence
 from crew.transitions.routes import find_route, misplaced_signals, without_signal
@@ -128,6 +129,8 @@ def _schema_problem(agent: Agent, text: str) -> str:
         # Without the reply itself: the model has it, and it may be private.
         found = error.errors(include_url=False, include_context=False, include_input=False)
         return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'the reply'}: {one['msg']}" for one in found)
+    except Exception as error:  # a validator of the output type may raise anything
+        return f"the check of the reply failed: {describe(error)}"
 
     return ""
 
@@ -144,10 +147,8 @@ def _request_correction(
     )
 
     if repeat_reason == "output":
-        give_up_on_output(
-            step, f"The reply of {agent.name!r} does not match {agent.output.__name__} after one correction: {problem}"
-        )
-        return
+        text = f"The reply of {agent.name!r} does not match {agent.output.__name__} after one correction: {problem}"
+        step.fail(OutputInvalid(text))  # a resume asks once more
 
     ask_model_next(step, "output")
 
@@ -166,13 +167,11 @@ def on_too_long(step: Step, event: TooLong) -> None:
     target = TARGET_SHARE * min(fitter.tokens, window) if attempt < MAX_OVERFLOW_RETRIES else 0.0
 
     if attempt > MAX_OVERFLOW_RETRIES or not _shrink_view(fitter, target, event):
-        raise fitter.overflow_error(
-            f"{event.model} refuses even the mandatory part of a request of {fitter.agent!r}, about {fitter.tokens} "
-            f"tokens, as too long: {event.reason}",
-            window,
-        )
+        text = f"{event.model} refuses even the mandatory part of a request of {fitter.agent!r}, about {fitter.tokens} "
+        step.fail(fitter.overflow_error(f"{text}tokens, as too long: {event.reason}", window))
+    else:
+        accept_view(step, fitter)
 
-    accept_view(step, fitter)
     ask_model_next(step, repeat_reason)
 
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Literal
 
 from crew.errors import CrewChanged
-from crew.messages import NO_OUTPUT, ToolResult, replace_surrogates
+from crew.messages import NO_OUTPUT, AssistantMessage, ToolResult, replace_surrogates
 from crew.runs.events import Resumed
 from crew.runs.state import UNKNOWN_EFFECT, AskModel, AwaitInput, CallTools, Finished, OpenCall, RunBranches, RunState
 from crew.tools.tool import to_text, truncate_middle
 from crew.transitions.before_request import ask_model_next
 from crew.transitions.plan import Plan
 from crew.transitions.step import Step
-from crew.transitions.tool_calls import finish_if_all_returned, on_child_changed, record_result
+from crew.transitions.tool_calls import finish_if_all_returned, hand_off, on_child_changed, record_result
 
 
 def check_crew(plan: Plan, state: RunState) -> None:
@@ -39,6 +39,8 @@ def _missing(plan: Plan, state: RunState) -> Iterator[str]:
         # A call that is ready may name a tool that the model invented: that gets an error result.
         names = {open.call.name for open in state.next.calls if open.status in ("started", "held", "in_doubt")}
         yield from (f"the tool {name!r} of {state.agent!r}" for name in sorted(names) if name not in known.tools)
+    elif isinstance(state.next, AskModel) and state.next.handoff not in ("", *plan.toolkits[state.agent].handoffs):
+        yield f"the handoff {state.next.handoff!r} of {state.agent!r}"
 
     if isinstance(state.next, RunBranches) and state.next.group not in plan.groups:
         yield f"the group {state.next.group!r}"
@@ -52,7 +54,8 @@ def on_resumed(step: Step, event: Resumed) -> None:
     if isinstance(step.next, Finished):
         return
 
-    _clear_failure(step)
+    failure, step.failure = step.failure, None
+    _retry_branches(step)
 
     for key, child in step.children.items():
         inner = step.child_step(child)
@@ -60,6 +63,10 @@ def on_resumed(step: Step, event: Resumed) -> None:
         step.set_child(key, inner.freeze())
 
     match step.next:
+        case AskModel() if failure is not None:
+            _try_again(step, step.next)
+        case AskModel():
+            step.next = replace(step.next, view=None)  # computed again: the stored state does not hold it
         case AwaitInput(pause_id=id):
             if id in event.answers:
                 step.append_framework_message(replace_surrogates(event.answers[id]), "answer")
@@ -77,20 +84,27 @@ def on_resumed(step: Step, event: Resumed) -> None:
             on_child_changed(step, key)
 
 
-def _clear_failure(step: Step) -> None:
+def _retry_branches(step: Step) -> None:
     now = step.next
 
     if isinstance(now, RunBranches) and now.failure:
         step.children = {key: _retry_child(child) for key, child in step.children.items()}
         step.next = replace(now, failure="")
-    elif isinstance(now, AskModel):
-        step.next = replace(now, failure="", view=None)  # computed again: the stored state does not hold it
 
 
 def _retry_child(child: RunState) -> RunState:
     at = child.next_before_failure
-    at = replace(at, failure="") if isinstance(at, AskModel) else at
     return child if at is None else replace(child, next=at, next_before_failure=None)
+
+
+def _try_again(step: Step, now: AskModel) -> None:
+    """Repeat what failed between the last fact and the request: a handoff, or the view of the agent."""
+    reply = step.history.entries[-2].message if now.handoff else None
+
+    if isinstance(reply, AssistantMessage):
+        hand_off(step, next(call for call in reply.calls if call.name == now.handoff))
+    else:
+        ask_model_next(step, now.repeat_reason)
 
 
 def _resume_call(step: Step, open: OpenCall, answers: Mapping[str, object]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from asyncio import CancelledError
+from collections.abc import Callable, Sequence
 from typing import Literal, ParamSpec, TypeVar, cast
 
+from crew.errors import Failure
 from crew.fast_replace import fast_replace
 from crew.history.history import History
 from crew.history.summaries import has_text
@@ -24,15 +26,27 @@ Facts = ParamSpec("Facts")
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
+USER_ERRORS = (Exception, SystemExit, CancelledError)
+"""What a policy or a handoff filter may raise: no transition awaits, so that no cancellation from outside arrives."""
+
+
 class Step:
     """The fields of one run's state while `advance` changes them, and the events that follow from the change.
 
     A step exists only inside `advance`, which is pure. Steps of a run and of its children share one list of events, so
-    that every event is numbered when it is emitted.
+    that every event is numbered when it is emitted, and collect the `errors` behind failures by run id; None: a failure
+    is raised at once, because the event reports nothing that could be lost.
     """
 
-    def __init__(self, plan: Plan, state: RunState, event: BaseEvent, emitted: list[Event] | None = None) -> None:
-        self.plan, self.event = plan, event
+    def __init__(
+        self,
+        plan: Plan,
+        state: RunState,
+        event: BaseEvent,
+        emitted: list[Event] | None = None,
+        errors: dict[str, BaseException] | None = None,
+    ) -> None:
+        self.plan, self.event, self.errors = plan, event, errors
         self.emitted: list[Event] = [] if emitted is None else emitted
         self.run_id, self.conversation_id, self.crew = state.run_id, state.conversation_id, state.crew
         self.limits, self.parameters, self.metadata = state.limits, state.parameters, state.metadata
@@ -52,6 +66,7 @@ class Step:
         self.children: dict[str, RunState] = state.children
         self.branches = state.branches
         self.in_doubt = state.in_doubt
+        self.failure: Failure | None = state.failure
         self.next_before_failure: Next | None = state.next_before_failure
         self.traceparent = state.traceparent
         self.sequence = state.sequence
@@ -83,6 +98,7 @@ class Step:
             children=self.children,
             branches=self.branches,
             in_doubt=self.in_doubt,
+            failure=self.failure,
             next_before_failure=self.next_before_failure,
             metadata=self.metadata,
             traceparent=self.traceparent,
@@ -90,7 +106,7 @@ class Step:
 
     def child_step(self, child: RunState) -> Step:
         """A step of a child run within this step; its events follow those that this step emitted so far."""
-        return Step(self.plan, child, self.event, self.emitted)
+        return Step(self.plan, child, self.event, self.emitted, self.errors)
 
     def set_child(self, key: str, child: RunState) -> None:
         """Replace the child run under this key."""
@@ -150,19 +166,29 @@ class Step:
 
     def append(self, message: Message, tokens: int | None = None, *, shown: Message | None = None) -> None:
         """Append a message to transcript and history; `shown` is the part of it that the history holds, if not all."""
-        entry = self._record(message, tokens, shown)
-        self._accept_pruning(*self.history.append(entry, policy=self.plan.policy, budget=self.history_budget))
+        self._append(self.history, [self._record(message, tokens, shown)])
 
     def append_final(self, message: Message, tokens: int) -> None:
         """Append the reply that ends the run; it never overflows."""
         entry = self._record(message, tokens, None)
-        self._accept_pruning(*self.history.append_final(entry, policy=self.plan.policy, budget=self.history_budget))
+        self._append(self.history.before_final(entry, self.plan.budget), [entry])
 
     def append_input(self, messages: tuple[Message, ...], tokens: tuple[int, ...]) -> None:
         """Append the input of a run, its goal last, and prune once."""
         entries = [self._record(m, n, None) for m, n in zip(messages, tokens, strict=True)]
-        history = fast_replace(self.history, goal=messages[-1].id)
-        self._accept_pruning(*history.append(*entries, policy=self.plan.policy, budget=self.history_budget))
+        self._append(fast_replace(self.history, goal=messages[-1].id), entries)
+
+    def _append(self, history: History, entries: Sequence[HistoryEntry]) -> None:
+        """Append to the history. Where the policy fails, the oldest messages leave, so that nothing is lost."""
+        try:
+            appended = history.append(*entries, policy=self.plan.policy, budget=self.history_budget)
+        except USER_ERRORS as error:
+            self.fail(error)
+            appended = history.append_oldest_first(
+                *entries, budget=self.plan.budget, summarizes=self.plan.options.summarizes
+            )
+
+        self._accept_pruning(*appended)
 
     def append_framework_message(self, text: str, origin: Origin) -> None:
         """Append a user message that the framework writes, so that the next request ends with a user message."""
@@ -343,6 +369,15 @@ class Step:
             self.open_calls, calls=tuple(changed if open.call.id == changed.call.id else open for open in calls)
         )
 
+    def fail(self, error: BaseException) -> None:
+        """Let the loop raise this error after the commit, instead of performing what is next; the first one counts."""
+        if self.errors is None:
+            raise error
+
+        if self.failure is None:
+            self.failure = Failure.of(error)
+            self.errors[self.run_id] = error
+
     def stop_at_limit(self, limit: str, value: float) -> None:
         """End the run at a limit, with the work so far as its output."""
         self.emit(LimitReached, limit=limit, value=value)
@@ -356,7 +391,11 @@ class Step:
         *,
         finish_reason: AnswerReason = "stop",
     ) -> None:
-        """End the run."""
+        """End the run. A failure of its last step becomes a warning: nothing is left that a resume could try again."""
+        if self.failure is not None:
+            self.emit(Warned, text=f"The run ended, although its last step failed: {self.failure.text}")
+            self.failure = None
+
         output = self.plan.output_text(self.agent, output)
         self.next = Finished(stop_reason=stop_reason, output=output, limit=limit, finish_reason=finish_reason)
 

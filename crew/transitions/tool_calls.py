@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from crew.agents.agent import AgentTool, Handoff
+from crew.errors import describe
 from crew.fast_replace import fast_replace
 from crew.history.history import History
 from crew.history.tokens import TOKENS_PER_MESSAGE, estimate_tokens
@@ -25,7 +26,7 @@ from crew.messages import (
     UserMessage,
 )
 from crew.runs.events import AgentStarted, BranchStarted, CallsDeclined, HandedOff, ToolReturned
-from crew.runs.state import CallInDoubt, CallTools, Finished, OpenCall, RunBranches
+from crew.runs.state import AskModel, CallInDoubt, CallTools, Finished, OpenCall, RunBranches
 from crew.tools.schema import explain_arguments
 from crew.tools.tool import truncate_middle
 from crew.transitions.before_request import ask_model_next
@@ -39,7 +40,7 @@ from crew.transitions.branches import (
     start_branches,
 )
 from crew.transitions.plan import Toolkit
-from crew.transitions.step import Step
+from crew.transitions.step import USER_ERRORS, Step
 
 
 def _start_called_agent(step: Step, open: OpenCall, agent_tool: AgentTool, siblings: int) -> None:
@@ -70,7 +71,7 @@ def _start_called_agent(step: Step, open: OpenCall, agent_tool: AgentTool, sibli
 def _agent_request(call: ToolCall) -> str | None:
     try:
         request = json.loads(call.arguments)["request"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
     return request if isinstance(request, str) and request.strip() else None
@@ -206,6 +207,8 @@ def _payload_problem(handoff: Handoff, call: ToolCall) -> str:
         return explain_arguments(error)
     except ValueError as error:
         return f"The arguments are not valid: {error}. Call the tool again with arguments that match its schema."
+    except Exception as error:  # a validator of the payload may raise anything
+        return f"The arguments are not valid: {describe(error)}"
 
     return ""
 
@@ -237,8 +240,7 @@ def finish_if_all_returned(step: Step) -> None:
     step.append(*collect_results(now))
 
     if now.handoff_call_id:
-        call = next(open.call for open in now.calls if open.call.id == now.handoff_call_id)
-        _hand_off(step, call)
+        hand_off(step, next(open.call for open in now.calls if open.call.id == now.handoff_call_id))
     else:
         ask_model_next(step)
 
@@ -259,7 +261,8 @@ def collect_results(now: CallTools) -> tuple[ToolMessage, int]:
     return ToolMessage(tuple(results)), tokens
 
 
-def _hand_off(step: Step, call: ToolCall) -> None:
+def hand_off(step: Step, call: ToolCall) -> None:
+    """Pass control to the target of this call, which is in the newest reply; a failing filter leaves it to a resume."""
     handoff = step.plan.toolkits[step.agent].handoffs[call.name]
     limit = step.limits.handoffs
 
@@ -267,16 +270,24 @@ def _hand_off(step: Step, call: ToolCall) -> None:
         step.stop_at_limit("handoffs", limit)
         return
 
-    step.counters = fast_replace(step.counters, handoffs=step.counters.handoffs + 1)
-    step.emit(HandedOff, target=handoff.target, call_id=call.id)
     start = step.history.entries[-2].position
     group = step.plan.groups.get(handoff.target)
+    view = View() if group is not None else step.views.get(handoff.target, View())
 
-    if group is not None:
-        start_branches(step, group, apply_handoff(View(), step.history, start, handoff.history))
+    try:
+        view = apply_handoff(view, step.history, start, handoff.history)
+    except USER_ERRORS as error:  # the filter is user code
+        step.fail(error)
+        step.next = AskModel(handoff=call.name)
         return
 
-    view = apply_handoff(step.views.get(handoff.target, View()), step.history, start, handoff.history)
+    step.counters = fast_replace(step.counters, handoffs=step.counters.handoffs + 1)
+    step.emit(HandedOff, target=handoff.target, call_id=call.id)
+
+    if group is not None:
+        start_branches(step, group, view)
+        return
+
     step.agent = handoff.target
     step.views = {**step.views, handoff.target: view}
     step.emit(AgentStarted)
