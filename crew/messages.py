@@ -95,7 +95,7 @@ class ProviderData:
     items: tuple[dict[str, Any], ...] = ()
 
 
-Disposition = Literal["kept", "masked", "text_only", "marker", "summarised", "evicted"]
+Disposition = Literal["kept", "masked", "cut", "text_only", "marker", "summarised", "evicted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

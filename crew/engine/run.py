@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from crew.engine.concurrency import USER_CODE_ERRORS, carried_result, carry_errors, is_failure, wait_until_done
 from crew.engine.fairness import CommitGate, RunOrder, next_order, take_turn
 from crew.engine.observers import Observers
-from crew.engine.token_meter import TokenMeter
+from crew.engine.token_meter import FactCounter, TokenMeter
 from crew.errors import CrewError, StoreError, describe
 from crew.fast_replace import fast_replace
 from crew.interfaces import Delta, OnDelta, Provider, RetryPolicy, TokenCounter
@@ -88,9 +88,10 @@ class ActiveRun:
         return None if agent.backup is None else self.providers.get(agent.backup, agent.retry)
 
     def token_counter(self, state: RunState) -> TokenCounter:
-        """Counts the tokens of the current agent's messages."""
+        """Counts the tokens of the current agent's replies and results."""
         agent = self.plan.agents[state.agent]
-        return self.meter.counter_for(agent, agent.model, state.parameters.max_tokens)
+        counter = self.meter.counter_for(agent, agent.model, state.parameters.max_tokens)
+        return counter if self.meter.counter is None else FactCounter(counter)
 
     async def record(self, event: InputEvent) -> None:
         """Advance the state by this event, commit it, and notify observers."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 from crew.agents.agent import Agent
-from crew.errors import DefinitionError
+from crew.errors import DefinitionError, describe
 from crew.history.token_budget import DEFAULT_WINDOW, WINDOW_THRESHOLD, TokenBudget, WindowSource
 from crew.history.tokens import ESTIMATOR, LongTextCounter, exact_counter, has_tokenizer, long_text_counter
 from crew.interfaces import ModelSettings, Provider, TokenCounter
 from crew.models import context_window
 from crew.transitions.plan import Plan, Toolkit, overhead_parts
+
+log = logging.getLogger("crew")
 
 # No registered window is so small that this overhead could fill it: below it, the registry is not read.
 _NEGLIGIBLE_OVERHEAD = 1_500
@@ -27,6 +30,21 @@ def provider_and_model(model: str | Provider) -> tuple[str, str]:
 
     provider, _, name = model.partition(":")
     return provider, name
+
+
+@dataclass(frozen=True, slots=True)
+class FactCounter:
+    """Counts the tokens of a fact, which has to be recorded: where the counter fails, the estimate takes its place."""
+
+    counter: TokenCounter
+
+    def count(self, text: str) -> int:
+        """The tokens of a text."""
+        try:
+            return int(self.counter.count(text))
+        except Exception as error:  # the counter boundary: user code may raise anything
+            log.warning("The token counter failed, so that tokens are estimated: %s", describe(error))
+            return ESTIMATOR.count(text)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

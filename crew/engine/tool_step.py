@@ -14,6 +14,8 @@ from crew.engine.concurrency import OnAbandoned, TimedOut, is_failure, run_in_da
 from crew.engine.run import ActiveRun
 from crew.errors import RunError, describe, suggest
 from crew.fast_replace import fast_replace
+from crew.history.handoff_filters import messages_within_filter
+from crew.history.view import View
 from crew.messages import NO_OUTPUT, ToolCall, ToolResult, replace_surrogates
 from crew.runs.events import CallHeld, ToolProgress, ToolReturned, ToolsStarted, Warned
 from crew.runs.state import UNKNOWN_EFFECT, CallTools, OpenCall, RunState, total_usage
@@ -182,6 +184,7 @@ async def _invoke(run: ActiveRun, state: RunState, prepared: PreparedCall, aband
         emit_progress(data) if tool.is_async else loop.call_soon_threadsafe(emit_progress, data)
 
     if tool.signature.context_parameter is not None:
+        view = state.views.get(state.agent, View())
         arguments[tool.signature.context_parameter] = Context(
             deps=run.deps,
             run_id=state.run_id,
@@ -192,6 +195,7 @@ async def _invoke(run: ActiveRun, state: RunState, prepared: PreparedCall, aband
             emit=emit,
             transcript=state.transcript,
             metadata=deepcopy(state.metadata),
+            readable=lambda: tuple(messages_within_filter(state.transcript, view, state.history.goal)),
         )
 
     try:

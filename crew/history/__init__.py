@@ -2,6 +2,7 @@
 
 from crew.history.compression import spans_to_compress
 from crew.history.eviction import group_entries
+from crew.history.handoff_filters import apply_handoff
 from crew.history.history import History
 from crew.history.policies.chain import Chain, chain, split_stages
 from crew.history.policies.head_tail import HeadTail
@@ -12,7 +13,7 @@ from crew.history.policies.view_policies import MaskToolResults, Truncate
 from crew.history.summaries import complete_summary, summary_instruction
 from crew.history.token_budget import DEFAULT_WINDOW, Calibration, TokenBudget
 from crew.history.tokens import ESTIMATOR, count_message_tokens, estimate_message_tokens, estimate_tokens, exact_counter
-from crew.history.view import RequestView, View, apply_handoff
+from crew.history.view import RequestView, View
 
 __all__ = [
     "Calibration",

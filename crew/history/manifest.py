@@ -8,7 +8,7 @@ from typing import Literal
 
 from crew.history.history import History
 from crew.history.token_budget import Calibration, TokenBudget, predict_tokens
-from crew.history.view import MARKER_POSITION, RequestView, View
+from crew.history.view import MARKER_POSITION, RequestView, View, code_position, is_cut
 from crew.interfaces import HistoryEntry
 from crew.messages import Disposition, Manifest, ManifestLine, SummaryMessage, Transcript
 
@@ -81,7 +81,7 @@ def _moved_by(history: History, transcript: Transcript, view: View, model: str, 
 
     # If the first changed message is no longer in the history, the history policy evicted it.
     positions = {entry.position for entry in history.entries}
-    changed = view.last_request[same] // 4
+    changed = code_position(view.last_request[same])
     in_history = changed < 0 or changed in positions or isinstance(transcript[changed], SummaryMessage)
     return view.moved_by or policy if in_history else policy
 
@@ -101,9 +101,17 @@ def _manifest_line(entry: HistoryEntry, view: View, code: int) -> ManifestLine:
         disposition = "text_only"
     elif code % 4 == 2:
         disposition = "masked"
+    elif is_cut(code):
+        disposition = "cut"
 
-    reason = {"kept": "", "marker": "truncate", "text_only": "handoff", "masked": view.moved_by or "masked before"}
-    return ManifestLine(id=entry.message.id, disposition=disposition, reason=reason[disposition], tokens=entry.tokens)
+    reasons = {
+        "kept": "",
+        "marker": "truncate",
+        "text_only": "handoff",
+        "masked": view.moved_by or "masked before",
+        "cut": view.moved_by or "cut before",
+    }
+    return ManifestLine(id=entry.message.id, disposition=disposition, reason=reasons[disposition], tokens=entry.tokens)
 
 
 def _removed_lines(
@@ -117,8 +125,8 @@ def _removed_lines(
     if not previous:
         return
 
-    shown = {code // 4 for code in codes if code >= 0}
-    removed = [code // 4 for code in previous if code >= 0 and code // 4 not in shown]
+    shown = {code_position(code) for code in codes}
+    removed = [position for code in previous if code >= 0 and (position := code_position(code)) not in shown]
 
     if not removed:
         return

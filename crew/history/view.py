@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
-from crew.agents.agent import HandoffFilter
+from crew.history.cuts import cut_message
 from crew.history.history import History
 from crew.history.tokens import estimate_message_tokens
 from crew.interfaces import HistoryEntry
-from crew.message_rules.validate import group_spans
 from crew.messages import (
     AssistantMessage,
     Message,
@@ -26,6 +25,8 @@ from crew.messages import (
 
 MARKER_TOKENS = 14
 MARKER_POSITION = -1
+# A code holds the level of a cut above its position and form.
+_CUT_CODE = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +69,14 @@ class View:
     handoff_position      messages before it were added before the agent got control.
     handoff_visible       of those, the ones that the handoff passed on.
     handoff_text_only     of those, the ones that it passed on without their tool calls.
+    handoff_ids           the ids of the messages that it passed on whole; after `text_only`, of the summaries alone.
+    handoff_mode          whether it also passes on the texts of messages that had left the history: for `recall`.
     hidden_before         messages before it are hidden …
     still_visible         … except these.
     truncated_count       the number of hidden messages that a marker states; 0: no marker.
     masked_before         tool results before it are masked.
     masked_positions      tool results after that which are masked too.
+    cut                   messages whose texts are cut, because they did not fit: each position with its level.
     active_model          the agent's model, or its backup after a failure.
     overflow_count        how often the model rejected the next request as too long.
     last_request          the codes (`entry_codes`) of the last request that was answered.
@@ -86,11 +90,14 @@ class View:
     handoff_position: int = 0
     handoff_visible: tuple[int, ...] = ()
     handoff_text_only: tuple[int, ...] = ()
+    handoff_ids: tuple[str, ...] = ()
+    handoff_mode: Literal["chosen", "text_only"] = "chosen"
     hidden_before: int = 0
     still_visible: tuple[int, ...] = ()
     truncated_count: int = 0
     masked_before: int = 0
     masked_positions: tuple[int, ...] = ()
+    cut: tuple[tuple[int, int], ...] = ()
     active_model: Literal["primary", "backup"] = "primary"
     overflow_count: int = 0
     last_request: tuple[int, ...] = ()
@@ -106,13 +113,14 @@ class View:
 
     @property
     def shows_everything(self) -> bool:
-        """Whether nothing was hidden, masked, filtered or summarized yet."""
+        """Whether nothing was hidden, masked, cut, filtered or summarized yet."""
         return not (
             self.handoff_position
             or self.hidden_before
             or self.masked_before
             or self.masked_positions
             or self.truncated_count
+            or self.cut
             or self.own_summaries
         )
 
@@ -121,57 +129,14 @@ class View:
         return replace(self, active_model="primary", overflow_count=0)
 
 
-# ------------------------------------------------------------------------------------------ handoffs
-
-
-def apply_handoff(view: View, history: History, position: int, passed: HandoffFilter) -> View:
-    """The view of an agent that gets control at this position; `passed` selects the earlier messages that it sees."""
-    moved_by = "handoff" if view.last_request else view.moved_by
-
-    if passed == "full":
-        if not view.handoff_position:
-            return view
-
-        return replace(view, handoff_position=0, handoff_visible=(), handoff_text_only=(), moved_by=moved_by)
-
-    earlier = [entry for entry in history.entries if entry.position < position]
-    earlier = [*insert_summaries(earlier, [summary for summary in view.own_summaries if summary.after < position])]
-    visible, text_only = _handed_over(earlier, passed)
-    return replace(
-        view,
-        handoff_position=position,
-        handoff_visible=tuple(visible),
-        handoff_text_only=tuple(text_only),
-        moved_by=moved_by,
-    )
-
-
-def _handed_over(earlier: list[HistoryEntry], passed: HandoffFilter) -> tuple[list[int], list[int]]:
-    """The positions of the messages that stay visible, and of those of which only the text does."""
-    match passed:
-        case "last":
-            spans = group_spans([entry.message for entry in earlier])
-            return [entry.position for entry in earlier[spans[-1]]] if spans else [], []
-        case "text_only":
-            calling = [e for e in earlier if isinstance(e.message, AssistantMessage) and e.message.calls]
-            hidden = {e.position for e in earlier if isinstance(e.message, ToolMessage)} | {e.position for e in calling}
-            texts = [e.position for e in calling if isinstance(e.message, AssistantMessage) and e.message.text.strip()]
-            return [e.position for e in earlier if e.position not in hidden], texts
-        case "none" | "full":
-            return [], []
-        case choose:
-            chosen = {message.id for message in choose(tuple(entry.message for entry in earlier))}
-            return [entry.position for entry in earlier if entry.message.id in chosen], []
-
-
 # ------------------------------------------------------------------------------------------ visible messages
 
 
 def visible_entries(history: History, view: View) -> tuple[HistoryEntry, ...]:
     """The entries that this view shows, masked or shortened as the view says."""
-    own = view.own_summaries
+    own, cut = view.own_summaries, dict(view.cut)
 
-    if not (own or view.handoff_position or view.hidden_before or view.masked_before or view.masked_positions):
+    if not (own or cut or view.handoff_position or view.hidden_before or view.masked_before or view.masked_positions):
         return history.entries
 
     handed_over, text_only, still_visible, masked = map(
@@ -192,7 +157,7 @@ def visible_entries(history: History, view: View) -> tuple[HistoryEntry, ...]:
         elif isinstance(message, ToolMessage) and (position < view.masked_before or position in masked):
             visible.append(_with_message(entry, mask_results(message)))
         else:
-            visible.append(entry)
+            visible.append(_with_message(entry, cut_message(message, cut[position])) if position in cut else entry)
 
     if not own:
         return tuple(visible)
@@ -247,13 +212,14 @@ def _truncation_marker(count: int) -> HistoryEntry:
 
 def entry_codes(entries: Sequence[HistoryEntry], view: View) -> tuple[int, ...]:
     """A request as numbers, one for each message: its position and its form. Equal codes mean equal messages."""
-    if not (view.truncated_count or view.masked_before or view.masked_positions or view.handoff_text_only):
+    if not (view.truncated_count or view.masked_before or view.masked_positions or view.cut or view.handoff_text_only):
         return tuple([e.position * 4 + (3 if e.message.role == "summary" else 0) for e in entries])
 
-    return tuple(_entry_code(entry, view) for entry in entries)
+    cut = dict(view.cut)
+    return tuple(_entry_code(entry, view, cut) for entry in entries)
 
 
-def _entry_code(entry: HistoryEntry, view: View) -> int:
+def _entry_code(entry: HistoryEntry, view: View, cut: Mapping[int, int]) -> int:
     match entry.message:
         case _ if entry.position == MARKER_POSITION:
             return -view.truncated_count
@@ -263,8 +229,20 @@ def _entry_code(entry: HistoryEntry, view: View) -> int:
             return entry.position * 4 + 1
         case SummaryMessage():
             return entry.position * 4 + 3
+        case _ if entry.position in cut:
+            return entry.position * 4 + (cut[entry.position] + 1) * _CUT_CODE
         case _:
             return entry.position * 4
+
+
+def code_position(code: int) -> int:
+    """The position of the message with this code; negative for a marker."""
+    return MARKER_POSITION if code < 0 else code % _CUT_CODE // 4
+
+
+def is_cut(code: int) -> bool:
+    """Whether the message with this code is cut."""
+    return code >= _CUT_CODE
 
 
 def rebuild_entry(code: int, known: Mapping[tuple[int, bool], HistoryEntry]) -> HistoryEntry | None:
@@ -272,13 +250,15 @@ def rebuild_entry(code: int, known: Mapping[tuple[int, bool], HistoryEntry]) -> 
     if code < 0:
         return _truncation_marker(-code)
 
-    entry = known.get((code // 4, code % 4 == 3))
+    entry = known.get((code_position(code), code % 4 == 3))
 
     match entry:
         case HistoryEntry(message=AssistantMessage() as message) if code % 4 == 1:
             return _with_message(entry, without_calls(message))
         case HistoryEntry(message=ToolMessage() as message) if code % 4 == 2:
             return _with_message(entry, mask_results(message))
+        case HistoryEntry() if is_cut(code):
+            return _with_message(entry, cut_message(entry.message, code // _CUT_CODE - 1))
         case _:
             return entry
 
@@ -346,3 +326,8 @@ def mask_messages(view: View, entries: Sequence[HistoryEntry], ids: Collection[s
     first_readable = readable[0] if readable else max(masked, default=-1) + 1
     before = max([view.masked_before, *(position + 1 for position in masked if position < first_readable)])
     return replace(view, masked_before=before, masked_positions=tuple(sorted(p for p in masked if p >= before)))
+
+
+def cut_messages(view: View, entries: Sequence[HistoryEntry], level: int) -> View:
+    """Cut the texts of these entries."""
+    return replace(view, cut=tuple(sorted((dict(view.cut) | {entry.position: level for entry in entries}).items())))

@@ -8,47 +8,30 @@ step in which no limit is near only adds up numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from crew.errors import ContextOverflow
+from crew.history.cuts import cuts
 from crew.history.eviction import Unit, call_policy, enforce_bounds, evict, group_entries
 from crew.history.history import History
 from crew.history.policies.view_policies import MaskToolResults
+from crew.history.pruning import Pruning, ViewPolicy, view_limit
 from crew.history.token_budget import WINDOW_THRESHOLD, Calibration, TokenBudget, split_billed
-from crew.history.view import MARKER_TOKENS, RequestView, View, hide_positions, mask_messages
+from crew.history.view import (
+    MARKER_TOKENS,
+    RequestView,
+    View,
+    cut_messages,
+    hide_positions,
+    mask_messages,
+)
 from crew.history.view_summaries import note_hidden
-from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup, Policy, PolicyOptions
+from crew.interfaces import HistoryBudget, HistoryEntry, MessageGroup
 from crew.messages import OMITTED, ToolMessage, message_size
 
 TARGET_SHARE = 0.5
 # Messages that were not billed yet are estimated; against a limit that must hold, the estimate counts a little more.
 ESTIMATE_MARGIN = 1.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pruning:
-    """What one pruning of a history or of a view did; `policy` is the policy or the limit that caused it.
-
-    `limit` is the number that was exceeded: messages, readable results, or tokens; 0 for a policy without one.
-    """
-
-    policy: str
-    reason: str
-    limit: int
-    before: int
-    after: int
-    tokens_before: int
-    tokens_after: int
-    evicted: tuple[str, ...] = ()
-    masked: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewPolicy:
-    """A policy that prunes one agent's view, with its options."""
-
-    policy: Policy
-    options: PolicyOptions
 
 
 class ViewFitter:
@@ -128,6 +111,7 @@ class ViewFitter:
         limit: int,
         evicted: tuple[str, ...] = (),
         masked: tuple[str, ...] = (),
+        cut: tuple[str, ...] = (),
     ) -> None:
         before, tokens = self.size, self.tokens
         self.view = replace(view, moved_by=rule)
@@ -143,6 +127,7 @@ class ViewFitter:
                 tokens_after=self.tokens,
                 evicted=evicted,
                 masked=masked,
+                cut=cut,
             )
         )
 
@@ -167,6 +152,31 @@ class ViewFitter:
             return True
 
         return bool(gone)
+
+    def cut_newest(self, rule: str, reason: str, *, target: float, limit: int) -> bool:
+        """Cut long texts of the newest messages until the target is met, or 2,000 characters are left; whether any was.
+
+        The goal stays whole, and so do calls and their arguments. The transcript keeps everything.
+        """
+        newest = [entry for g in self.groups() if g.mandatory for entry in g.entries]
+        before = self.view
+        ids: tuple[str, ...] = ()
+
+        for level, entries in cuts([entry for entry in newest if entry.message.id != self.history.goal]):
+            self.view = cut_messages(before, entries, level)
+            ids = tuple(entry.message.id for entry in entries)
+            self._measure()
+
+            if self.tokens <= target:
+                break
+
+        view, self.view = self.view, before
+        self._measure()
+
+        if ids:
+            self._accept(view, rule, reason, limit, cut=ids)
+
+        return bool(ids)
 
     def overflow_error(self, text: str, limit: int, by: Unit = "tokens") -> ContextOverflow:
         """The error for a request that can't be made smaller, with a list of what it holds."""
@@ -264,6 +274,9 @@ class ViewFitter:
         self.evict_to("max_tokens", reason, target=target, ceiling=ceiling, limit=max_tokens)
 
         if self.tokens > max_tokens:
+            self.cut_newest("max_tokens", reason, target=ceiling, limit=max_tokens)
+
+        if self.tokens > max_tokens:
             text = f"The mandatory part of a request of {self.agent!r} holds about {self.tokens} tokens, more than "
             raise self.overflow_error(f"{text}max_tokens={max_tokens}.", max_tokens)
 
@@ -280,6 +293,10 @@ class ViewFitter:
         # A default window, or an estimate that no bill has confirmed, does not justify an error: the model may accept.
         sure = budget.window_source != "default" and not self.view.overflow_count
         slack = 1.0 if self.calibration.bill_count else 1.3
+
+        if sure and self.tokens > budget.window * slack:
+            reason = f"the newest messages hold more tokens than the window of {budget.window} ({budget.window_source})"
+            self.cut_newest("window", reason, target=ceiling, limit=budget.window)
 
         if sure and self.tokens > budget.window * slack:
             text = f"The mandatory part of a request of {self.agent!r} holds about {self.tokens} tokens, more than "
@@ -336,12 +353,6 @@ def _exceeded_limit(view_policy: ViewPolicy, fitter: ViewFitter, limit: int | No
         return limit
 
     return 0 if threshold is None else int(threshold * fitter.token_budget.window)
-
-
-def view_limit(options: PolicyOptions, bound: int | None) -> int | None:
-    """The most messages that a policy lets a view show. Summaries of a view count in the bound of the history too."""
-    limits = [options.explicit_limit, bound if options.summarizes else None]
-    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _apply_policy(view_policy: ViewPolicy, fitter: ViewFitter, shared: HistoryBudget) -> None:

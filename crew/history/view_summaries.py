@@ -12,6 +12,7 @@ from crew.history.view import (
     View,
     ViewSummaries,
     ViewSummary,
+    code_position,
     hide_positions,
     rebuild_entry,
     visible_entries,
@@ -59,7 +60,7 @@ def note_evicted(view: View, evicted: Iterable[MessageGroup], agent: str, *, is_
     The active agent's view shows all that passes its filters. Any other agent's view shows the messages of that
     agent's last request, and its reply to it.
     """
-    shown = set() if is_active else {code // 4 for code in view.last_request}
+    shown = set() if is_active else {code_position(code) for code in view.last_request}
     left = [
         entry
         for g in evicted

@@ -18,9 +18,8 @@ Level = Literal["debug", "info", "warning", "error"]
 class BaseEvent:
     """Every event has a run (a branch is `run/branch`), the active agent, a sequence number and a time.
 
-    `elapsed` are the seconds from the input event before to this one; 0 at a start or resume, and for other events.
-    To add an event, add its class here and to one of the unions at the end of this file, and its line of text, without
-    message content, to event_text.py: logs and terminal then show it. docs/architecture.md lists the optional places.
+    `elapsed` are the seconds from the input event before to this one; 0 at a start or resume, and for other events. To
+    add an event, see "Where to make a change" in docs/architecture.md.
     """
 
     level: ClassVar[Level] = "info"
@@ -249,7 +248,7 @@ class BranchTimedOut(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPruned(BaseEvent):
-    """Messages left the history or a view, or were masked in a view. `limit`: the number of the policy or limit."""
+    """Messages left the history or a view, or a view masks or cuts them. `limit`: the number of the policy or limit."""
 
     policy: str
     reason: str
@@ -261,6 +260,7 @@ class HistoryPruned(BaseEvent):
     tokens_after: int
     where: Literal["history", "view"] = "history"
     masked: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
     kind: Literal["history_pruned"] = "history_pruned"
 
 

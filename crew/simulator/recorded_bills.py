@@ -123,6 +123,8 @@ def _form(line: ManifestLine, messages: Mapping[str, Message]) -> _MessageForm:
     match messages.get(line.id):
         case None:
             return line.id, line.tokens
+        case _ if line.disposition == "cut":
+            return line.id, line.tokens  # how much of it was shown is not recorded
         case ToolMessage() as message if line.disposition == "masked":
             return line.id, estimate_message_tokens(mask_results(message))
         case AssistantMessage() as message if line.disposition == "text_only":

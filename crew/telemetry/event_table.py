@@ -118,6 +118,7 @@ def _pruning_fields(event: HistoryPruned) -> Fields:
         "tokens_after": event.tokens_after,
         "where": event.where,
         **({"masked": len(event.masked)} if event.masked else {}),
+        **({"cut": len(event.cut)} if event.cut else {}),
     }
 
 
@@ -200,7 +201,8 @@ LOG_ENTRIES: dict[type[BaseEvent], LogEntry] = {
     ),
     HistoryPruned: LogEntry(
         "history.pruned",
-        "Messages were evicted or masked; before, after, limit, evicted, policy, reason, tokens, where, masked.",
+        "Messages were evicted, masked or cut; before, after, limit, evicted, policy, reason, tokens, where, masked, "
+        "cut.",
         _pruning_fields,
     ),
     HistoryRepaired: LogEntry(

@@ -13,9 +13,9 @@ from crew.errors import ContextOverflow, DefinitionError
 from crew.history.policies.chain import chain_members
 from crew.history.policies.lookup import resolve_policy
 from crew.history.policies.rolling import Rolling
+from crew.history.pruning import ViewPolicy, view_limit
 from crew.history.token_budget import DEFAULT_WINDOW, TokenBudget
 from crew.history.tokens import ESTIMATOR, estimate_tokens
-from crew.history.view_fitting import ViewPolicy, view_limit
 from crew.interfaces import (
     HistoryBudget,
     OutputSpec,

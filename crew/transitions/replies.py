@@ -166,7 +166,7 @@ def on_too_long(step: Step, event: TooLong) -> None:
     window = fitter.token_budget.window
     target = TARGET_SHARE * min(fitter.tokens, window) if attempt < MAX_OVERFLOW_RETRIES else 0.0
 
-    if attempt > MAX_OVERFLOW_RETRIES or not _shrink_view(fitter, target, event):
+    if attempt > MAX_OVERFLOW_RETRIES or not _shrink_view(fitter, target, event, cuts=attempt == MAX_OVERFLOW_RETRIES):
         text = f"{event.model} refuses even the mandatory part of a request of {fitter.agent!r}, about {fitter.tokens} "
         step.fail(fitter.overflow_error(f"{text}tokens, as too long: {event.reason}", window))
     else:
@@ -175,10 +175,15 @@ def on_too_long(step: Step, event: TooLong) -> None:
     ask_model_next(step, repeat_reason)
 
 
-def _shrink_view(fitter: ViewFitter, target: float, event: TooLong) -> bool:
+def _shrink_view(fitter: ViewFitter, target: float, event: TooLong, *, cuts: bool) -> bool:
+    """Make the view smaller: evict, and where nothing may leave, or with `cuts`, cut the newest messages."""
     reason, window = f"the model refused about {event.tokens} tokens as too long", fitter.token_budget.window
+    evicted = fitter.evict_to("too_long", reason, target=target, ceiling=target, limit=window)
 
-    if fitter.evict_to("too_long", reason, target=target, ceiling=target, limit=window):
+    if (cuts or not evicted) and fitter.cut_newest("too_long", reason, target=target, limit=window):
+        return True
+
+    if evicted:
         return True
 
     # Estimates that are far too low would let everything fit: then evict the oldest that may leave.

@@ -10,8 +10,8 @@ from crew.history.policies.head_tail import HeadTail
 from crew.history.policies.rolling import Rolling
 from crew.history.policies.summarizing import Checkpoint, Summarize
 from crew.history.policies.view_policies import MaskToolResults
+from crew.history.pruning import ViewPolicy
 from crew.history.token_budget import WINDOW_THRESHOLD, TokenBudget
-from crew.history.view_fitting import ViewPolicy
 from crew.interfaces import Chunked, LastNMessages, Policy, policy_options
 from crew.runs.parameters import RequestParameters
 from crew.settings import Place, warn_about
@@ -221,3 +221,17 @@ def _window_ceiling(plan: Plan, agent: str, budget: TokenBudget) -> int:
     policy_decides = any(policy.options.threshold is not None for policy in plan.view_policies.get(agent, ()))
     share = 1.0 if policy_decides else WINDOW_THRESHOLD
     return int(min(budget.window - budget.reply_reserve, share * budget.window))
+
+
+def default_bound_warning(plan: Plan, size: int) -> str:
+    """The warning where the count of messages, and not the window, prunes a history whose policy counts tokens."""
+    policy, limit = plan.default_bounded, plan.budget.limit
+
+    if policy is None or limit is None or size <= limit:
+        return ""
+
+    return (
+        f"The history was pruned at {limit} messages (max_messages_per_request), not by the window that "
+        f"{policy.name!r} watches. Write limit: null in the policy, in Python {type(policy).__name__}"
+        "(limit=None), to prune by the window alone, or a number to choose the limit."
+    )

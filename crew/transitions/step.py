@@ -9,11 +9,11 @@ from typing import Literal, ParamSpec, TypeVar, cast
 from crew.errors import Failure
 from crew.fast_replace import fast_replace
 from crew.history.history import History
+from crew.history.pruning import Pruning
 from crew.history.summaries import has_text
 from crew.history.token_budget import Calibration, TokenBudget
 from crew.history.tokens import estimate_message_tokens
 from crew.history.view import View, ViewSummaries
-from crew.history.view_fitting import Pruning
 from crew.history.view_summaries import insert_view_summary, note_evicted
 from crew.interfaces import HistoryBudget, HistoryEntry, PruneDecision
 from crew.messages import AssistantMessage, Message, Origin, SummaryMessage, SystemMessage, Usage, UserMessage
@@ -21,6 +21,7 @@ from crew.runs.counters import ToolCounters
 from crew.runs.events import BaseEvent, Event, HistoryPruned, LimitReached, Warned
 from crew.runs.state import AnswerReason, CallTools, Finished, Next, OpenCall, ReachedLimit, RunState, StopReason
 from crew.transitions.plan import Plan, token_budget_for
+from crew.transitions.setting_conflicts import default_bound_warning
 
 Facts = ParamSpec("Facts")
 AnyMessage = TypeVar("AnyMessage", bound=Message)
@@ -263,19 +264,9 @@ class Step:
             ),
             where="history",
         )
-        self._warn_of_default_bound(before)
 
-    def _warn_of_default_bound(self, size: int) -> None:
-        """Warn where the count of messages, and not the window, prunes a history whose policy counts tokens."""
-        policy, limit = self.plan.default_bounded, self.plan.budget.limit
-
-        if policy is not None and limit is not None and size > limit and self.warn_once("limit of a token policy"):
-            self.emit(
-                Warned,
-                text=f"The history was pruned at {limit} messages (max_messages_per_request), not by the window that "
-                f"{policy.name!r} watches. Write limit: null in the policy, in Python {type(policy).__name__}"
-                "(limit=None), to prune by the window alone, or a number to choose the limit.",
-            )
+        if (text := default_bound_warning(self.plan, before)) and self.warn_once("limit of a token policy"):
+            self.emit(Warned, text=text)
 
     def emit_pruned(self, pruning: Pruning, *, where: Literal["history", "view"]) -> None:
         """Report and count what left the history or a view."""
@@ -292,6 +283,7 @@ class Step:
             limit=pruning.limit,
             evicted=pruning.evicted,
             masked=pruning.masked,
+            cut=pruning.cut,
             tokens_before=pruning.tokens_before,
             tokens_after=pruning.tokens_after,
             where=where,

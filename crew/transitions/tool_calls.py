@@ -11,9 +11,10 @@ from pydantic import ValidationError
 from crew.agents.agent import AgentTool, Handoff
 from crew.errors import describe
 from crew.fast_replace import fast_replace
+from crew.history.handoff_filters import apply_handoff
 from crew.history.history import History
 from crew.history.tokens import TOKENS_PER_MESSAGE, estimate_tokens
-from crew.history.view import View, apply_handoff
+from crew.history.view import View
 from crew.message_rules.profiles import STRICTEST
 from crew.messages import (
     AssistantMessage,

@@ -9,8 +9,9 @@ import pytest
 from crew.errors import DefinitionError
 from crew.history import History
 from crew.history.eviction import evict, group_entries
+from crew.history.handoff_filters import apply_handoff
 from crew.history.policies import MaskToolResults, Rolling, Truncate, Unbounded, create_policy, split_stages
-from crew.history.view import RequestView, View, apply_handoff, hide_positions, visible_entries
+from crew.history.view import RequestView, View, hide_positions, visible_entries
 from crew.interfaces import HistoryBudget, HistoryEntry
 from crew.messages import AssistantMessage, ToolCall, ToolMessage, ToolResult, UserMessage
 

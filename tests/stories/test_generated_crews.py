@@ -11,7 +11,7 @@ from hypothesis import given, note, settings
 from crew import InputValidator
 from crew.message_rules import validate
 from crew.messages import Usage, UserMessage
-from crew.runs.events import BranchFinished, BranchStarted, Replied, RunFinished, Summarised
+from crew.runs.events import BranchFinished, BranchStarted, Replied, RunFinished, Summarised, ToolReturned
 from crew.runs.state import total_counters
 from crew.transitions.result import without_open_calls
 from tests.support.clocks import run_in_virtual_time
@@ -20,7 +20,9 @@ from tests.support.generated_crews import (
     CallCounts,
     InterruptingStore,
     Sketch,
+    hostile_sketches,
     is_finished,
+    replies_of,
     run_to_end,
     sketches,
 )
@@ -61,3 +63,23 @@ def test_every_generated_crew_keeps_every_invariant(sketch: Sketch) -> None:
     assert len([event for event in store.events if isinstance(event, RunFinished)]) == 1
     numbers = [event.sequence for event in store.events]
     assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@settings(max_examples=settings().max_examples // 5)
+@given(sketch=hostile_sketches)
+def test_no_fact_is_lost_if_policies_and_filters_fail(sketch: Sketch) -> None:
+    """Every reply that a model gave and every result of a call is committed, once: nothing runs again, nothing is in
+    doubt, and the invariants hold in every state, whatever user code fails between a fact and the next request."""
+    models, counts = CheckedModels(sketch.limit), CallCounts()
+    store = InterruptingStore(sketch.limit, {})
+    end = run_in_virtual_time(run_to_end(sketch, models, store, counts))
+    note("\n".join(models.turns))
+    assert is_finished(end)
+    assert not end.in_doubt
+    assert not models.violations
+    assert not store.violations
+    returned = Counter((e.run_id, e.result.call_id) for e in store.events if isinstance(e, ToolReturned))
+    assert not counts.ran - returned
+    assert not counts.too_often
+    assert replies_of(sketch, models) == len([event for event in store.events if isinstance(event, Replied)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -26,8 +26,17 @@ from crew import (
 )
 from crew.errors import StoreError
 from crew.history.policies import Checkpoint, HeadTail, MaskToolResults, Rolling, Summarize, Truncate, chain
-from crew.interfaces import ModelReply, ModelRequest, Policy
-from crew.messages import ToolCall
+from crew.interfaces import (
+    HistoryBudget,
+    MessageGroup,
+    ModelReply,
+    ModelRequest,
+    Policy,
+    PolicyOptions,
+    PruneDecision,
+    policy_options,
+)
+from crew.messages import Message, ToolCall
 from crew.runs import Event, Finished, Pause, RunState
 from tests.support.providers import CheckedModels, hang
 from tests.support.stores import CheckedStore
@@ -54,7 +63,10 @@ actions = st.sampled_from([*[texts] * 4, *[calls] * 6, mishaps]).flatmap(lambda 
 
 @dataclass(frozen=True)
 class Sketch:
-    """A crew, the behaviour of its models, interruptions and answers."""
+    """A crew, the behaviour of its models, interruptions and answers.
+
+    Policies and filters are user code: their calls with these numbers fail. None: they are Crew's own.
+    """
 
     agents: dict[str, dict[str, Any]]
     groups: dict[str, dict[str, Any]]
@@ -63,6 +75,7 @@ class Sketch:
     policy: str
     interruptions: dict[int, str]
     answers: list[int]
+    failing_calls: frozenset[int] | None = None
 
 
 def agent_sketches(index: int) -> st.SearchStrategy[dict[str, Any]]:
@@ -108,6 +121,66 @@ sketches = st.builds(
     interruptions=st.dictionaries(st.integers(0, 40), st.sampled_from(["crash", "leave", "cancel"]), max_size=3),
     answers=st.lists(st.integers(0, 11), min_size=1, max_size=6),
 )
+
+
+def _without_cancellation(sketch: Sketch) -> Sketch:
+    """The sketch without anything that cancels a call or a model: then each of them has to be recorded."""
+    agents = {
+        name: given | {"script": [("text", "Well.") if action[0] == "hang" else action for action in given["script"]]}
+        for name, given in sketch.agents.items()
+    }
+    groups = {name: given | {"on_error": "collect", "timeout": None} for name, given in sketch.groups.items()}
+    return replace(sketch, agents=agents, groups=groups, interruptions={})
+
+
+hostile_sketches = st.builds(
+    lambda sketch, calls: replace(_without_cancellation(sketch), failing_calls=calls),
+    sketches,
+    st.frozensets(st.integers(0, 30), max_size=8),
+)
+"""Crews whose policies and handoff filters fail now and then."""
+
+
+class UserCode:
+    """Counts the calls of policies and filters; those with the given numbers fail."""
+
+    def __init__(self, failing: frozenset[int]) -> None:
+        self.failing, self.calls, self.failures = failing, 0, 0
+
+    def call(self) -> None:
+        self.calls += 1
+
+        if self.calls - 1 in self.failing:
+            self.failures += 1
+            raise LookupError("user code fails")
+
+    def filter(self, messages: tuple[Message, ...]) -> Sequence[Message]:
+        self.call()
+        return messages[-1:]
+
+
+@dataclass(frozen=True)
+class HostilePolicy:
+    """A policy that fails now and then."""
+
+    policy: Policy
+    code: UserCode
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    @property
+    def options(self) -> PolicyOptions:
+        return policy_options(self.policy)
+
+    def prune(self, history: Sequence[MessageGroup], budget: HistoryBudget) -> PruneDecision:
+        self.code.call()
+        return self.policy.prune(history, budget)
+
+
+def _hostile(policy: Policy | None, code: UserCode | None) -> Policy | None:
+    return policy if policy is None or code is None else HostilePolicy(policy, code)
 
 
 def policy_of(sketch: Sketch) -> Policy:
@@ -176,8 +249,8 @@ class CallCounts:
         return [tool(look), tool(fail), tool(approval=True)(pay)]
 
 
-def build(sketch: Sketch, models: CheckedModels, counts: CallCounts) -> Crew:
-    """The crew of a sketch. Every node is reachable from the first agent."""
+def build(sketch: Sketch, models: CheckedModels, counts: CallCounts, code: UserCode | None = None) -> Crew:
+    """The crew of a sketch, with this user code. Every node is reachable from the first agent."""
     made: dict[str, Agent] = {"end": Agent("end", model=models.scripted(lambda request: "The end."))}
 
     for name in reversed(NAMES):
@@ -192,11 +265,14 @@ def build(sketch: Sketch, models: CheckedModels, counts: CallCounts) -> Crew:
             name,
             model=models.scripted(_behaviour(name, given["script"]), before=_hanging(given["script"])),
             tools=[*counts.tools, *(made[other].as_tool() for other in given["asks"] if other)],
-            handoffs=[handoff(node, history=filter) for node, filter in ways.items()],
+            handoffs=[
+                handoff(node, history=filter if code is None or filter != "last" else code.filter)
+                for node, filter in ways.items()
+            ],
             routes=[Route(signal, to=to) for signal, to in given["routes"]],
             then=given["then"],
             wait_for_signal=given["wait"],
-            history=view_policy_of(given["history"], sketch.limit),
+            history=_hostile(view_policy_of(given["history"], sketch.limit), code),
             max_input_tokens=None if sketch.policy == "rolling" else 3_000,
         )
 
@@ -277,13 +353,17 @@ async def run_to_end(sketch: Sketch, models: CheckedModels, store: InterruptingS
     clock = asyncio.get_running_loop().time
     limits = Limits(rounds=ROUNDS, handoffs=8, seconds=500)
 
-    built = build(sketch, models, counts)
+    code = None if sketch.failing_calls is None else UserCode(sketch.failing_calls)
+    built, policy = build(sketch, models, counts, code), policy_of(sketch)
+
+    if code is not None and sketch.policy != "views":
+        policy = HostilePolicy(Rolling(limit=sketch.limit) if isinstance(policy, Rolling) else policy, code)
 
     def executor() -> CrewExecutor:
         return CrewExecutor(
             built,
             max_messages_per_request=sketch.limit,
-            history=policy_of(sketch),
+            history=policy,
             store=store,
             limits=limits,
             clock=lambda: clock() + 1,
@@ -344,3 +424,12 @@ def _answer(pause: Pause, choice: int, counts: CallCounts) -> Any:
 def is_finished(state: RunState) -> bool:
     """Whether the run and all its children have ended."""
     return isinstance(state.next, Finished) and not state.children
+
+
+def replies_of(sketch: Sketch, models: CheckedModels) -> int:
+    """How many replies the models gave, summaries not counted."""
+    asked = [request for request in models.requests if request.purpose != "summary"]
+    return sum(
+        request.agent == "end" or _action(sketch.agents[request.agent]["script"], request.turn)[0] != "error"
+        for request in asked
+    )

@@ -1,11 +1,15 @@
 """`recall` reads earlier messages that are no longer in the view, up to a limit."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from crew import Agent, CrewExecutor, ScriptedProvider, call, recall, tool
+import pytest
+
+from crew import Agent, Crew, CrewExecutor, Parallel, Route, ScriptedProvider, call, handoff, recall, tool
 from crew.history.policies import Checkpoint, MaskToolResults, Rolling, chain
-from crew.interfaces import ModelRequest
-from crew.messages import OMITTED, SummaryMessage, ToolMessage
+from crew.interfaces import ModelReply, ModelRequest
+from crew.messages import OMITTED, Message, SummaryMessage, ToolCall, ToolMessage
+from tests.support.stores import JsonStore
 
 WORDS = "There is a good deal to say about this, and it takes some words to say it well enough. "
 
@@ -114,3 +118,92 @@ async def test_recall_explains_missing_arguments_and_no_matches() -> None:
     await CrewExecutor(Agent("a", model=ScriptedProvider(say), tools=[recall])).execute("Remember?")
     assert "Give ids" in texts[0]
     assert all("No message" in text for text in texts[1:])
+
+
+# ------------------------------------------------------------------------------------------ handoff filters
+
+
+def first_message(messages: tuple[Message, ...]) -> Sequence[Message]:
+    return [message for message in messages if "ripe." in str(message)][:1]
+
+
+FOUND = {
+    "full": {"pineapple", "banana", "secret.txt", "1110", "Control passed"},
+    "text_only": {"pineapple", "banana", "Control passed"},
+    "last": {"Control passed"},
+    "none": set(),
+    "function": {"pineapple"},
+}
+"""What the receiving agent finds with `recall`, for each filter: words of replies, and of calls and their results."""
+
+ASKED = {
+    "words": call("recall", words="pineapple banana secret.txt 1110 passed"),
+    "ids": call("recall", ids=[f"r:{position}" for position in range(20)]),
+    "calls": call("recall", ids=["c1", "c2", "c3"]),
+}
+
+
+@tool(approval=True)
+async def wait() -> str:
+    """Wait."""
+    return "waited"
+
+
+def crossing_crew(filter: str, asked: Any, *, group: bool = False) -> Crew:
+    """An agent that reads a file, writes two replies, and hands off to one that recalls."""
+    look = ToolCall(id="c1", name="read", arguments='{"path": "secret.txt"}')
+    first = ModelReply(text="I found the pineapple.", calls=(look,))
+    lines = [
+        first,
+        "The pineapple is ripe. [NEXT]",
+        "The banana too. [NEXT]",
+        call("transfer_to_team" if group else "transfer_to_b"),
+    ]
+    history: Any = first_message if filter == "function" else filter
+    b = Agent("b", model=ScriptedProvider(call("wait"), asked, answers), tools=[recall, wait])
+    team = Parallel("team", branches=[b])
+    a = Agent(
+        "a",
+        model=ScriptedProvider(*lines),
+        tools=[read],
+        handoffs=[handoff(team if group else b, history=history)],
+        routes=[Route("[NEXT]", to="a")],
+    )
+    return Crew("c", agents=[a, b], groups=[team] if group else [], entry="a")
+
+
+async def recalled(crew: Crew, **options: Any) -> str:
+    """What the second agent recalls, after a resume in another executor."""
+    store = JsonStore()
+    paused = await CrewExecutor(crew, store=store, **options).execute("Which fruit is ripe?", run_id="r")
+    result = await CrewExecutor(crew, store=store, **options).resume("r", {paused.pauses[0].id: True})
+    return str(result.output)
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["agent", "branch"])
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("filter", FOUND)
+async def test_recall_sees_no_further_than_the_handoff_filter(filter: str, asked: str, group: bool) -> None:
+    """Only what crossed; after `text_only` the texts, without calls and results. Also in branches, after a resume."""
+    text = await recalled(crossing_crew(filter, ASKED[asked], group=group))
+    results = {"secret.txt", "1110"} if filter == "full" else set()
+    expected = {"words": FOUND[filter], "ids": FOUND[filter], "calls": results & {"1110", "secret.txt"}}[asked]
+    assert {word for word in FOUND["full"] if word in text} == expected
+
+
+@pytest.mark.parametrize("filter", FOUND)
+async def test_recall_of_evicted_messages_follows_the_filter(filter: str) -> None:
+    """`text_only` also passes on texts that had left the history; the other filters choose from what it held."""
+    text = await recalled(crossing_crew(filter, ASKED["ids"]), max_messages_per_request=4, prune_to=3)
+    expected = set() if filter == "function" else FOUND[filter]
+    assert {word for word in FOUND["full"] if word in text} == expected
+
+
+@pytest.mark.parametrize("filter", ["none", "text_only", "last"])
+async def test_recall_does_not_open_hidden_messages_through_a_summary(filter: str) -> None:
+    """The id of a summary gives neither its text nor its messages, if it covers what did not cross."""
+    policy = Checkpoint(trigger_at=6, keep_recent=1, summarizer=lambda span: "SUMMARY of pineapple and secret.txt")
+    crew = crossing_crew(filter, ASKED["ids"])
+    text = await recalled(crew, history=policy)
+    assert "secret.txt" not in text
+    assert "1110" not in text

@@ -24,8 +24,9 @@ from crew import (
     tool,
 )
 from crew.errors import DefinitionError
+from crew.history.handoff_filters import apply_handoff
 from crew.history.policies import Checkpoint, HeadTail, MaskToolResults, Rolling, Summarize, Truncate, chain
-from crew.history.view import ViewSummaries, apply_handoff, visible_entries
+from crew.history.view import ViewSummaries, visible_entries
 from crew.interfaces import ModelRequest
 from crew.runs import RunState
 from crew.runs.event_text import event_text
