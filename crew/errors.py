@@ -10,7 +10,7 @@ CrewError
 │   │   └── RunExpired       the run left a `MemoryStore`, which keeps only the newest runs
 │   └── RunConflict          another process already resumed or cancelled the run
 ├── RunActive                this executor is already running the run
-├── CrewChanged              a stored run needs agents, groups or tools that the crew no longer has
+├── CrewChanged              a stored run needs what the crew no longer has, or `strict` found changes
 ├── UnknownPause             the run has no pending pause with this id
 ├── ProviderError            a model request failed, or its reply is unusable
 │   ├── RequestRejected      400: the provider rejects the request
@@ -195,14 +195,20 @@ class RunActive(CrewError):
 
 
 class CrewChanged(CrewError):
-    """A stored run can't be resumed with this crew: it needs what the crew does not have. Nothing was changed."""
+    """A stored run can't be resumed with this crew. Nothing was changed.
 
-    def __init__(self, run_id: str, crew: str, missing: Sequence[str]) -> None:
-        self.run_id, self.crew, self.missing = run_id, crew, tuple(missing)
-        super().__init__(
-            f"Run {run_id!r} needs {', '.join(missing)}, which the crew {crew!r} does not have. "
-            "Resume it with the crew that started it, or call executor.cancel(run_id)."
+    `missing` is what the run needs and the crew does not have, `changed` what else is different, if `strict` asks.
+    """
+
+    def __init__(self, run_id: str, crew: str, missing: Sequence[str], changed: Sequence[str] = ()) -> None:
+        self.run_id, self.crew, self.missing, self.changed = run_id, crew, tuple(missing), tuple(changed)
+        why = (
+            f"Run {run_id!r} needs {', '.join(missing)}, which the crew {crew!r} does not have."
+            if missing
+            else f"The crew {crew!r} changed since run {run_id!r} was started: {'; '.join(changed)}."
         )
+        advice = "" if missing else ", resume without strict"
+        super().__init__(f"{why} Resume it with the crew that started it{advice}, or call executor.cancel(run_id).")
 
 
 class UnknownPause(CrewError):

@@ -234,13 +234,20 @@ class CrewExecutor:
         stream = self._stream(given, deps, streams=False)
         return run_sync(stream.drain)
 
-    async def resume(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> RunResult:
-        """Continue a run that was paused, interrupted or failed; nothing whose result was committed is repeated."""
-        return await self._resume_stream(run_id, answers, deps, streams=False).drain()
+    async def resume(
+        self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None, *, strict: bool = False
+    ) -> RunResult:
+        """Continue a run that was paused, interrupted or failed; nothing whose result was committed is repeated.
 
-    def resume_stream(self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None) -> EventStream:
+        If the crew changed since then, a warning names the changes; with `strict`, `CrewChanged` is raised instead.
+        """
+        return await self._resume_stream(run_id, answers, deps, streams=False, strict=strict).drain()
+
+    def resume_stream(
+        self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None, *, strict: bool = False
+    ) -> EventStream:
         """The same as a stream of events."""
-        return self._resume_stream(run_id, answers, deps, streams=True)
+        return self._resume_stream(run_id, answers, deps, streams=True, strict=strict)
 
     async def cancel(self, run_id: str) -> None:
         """Cancel a run that is under way or paused; it returns with `stop_reason="cancelled"` and a valid history."""
@@ -286,7 +293,7 @@ class CrewExecutor:
         return EventStream(work)
 
     def _resume_stream(
-        self, run_id: str, answers: Mapping[str, Any] | None, deps: Any, *, streams: bool
+        self, run_id: str, answers: Mapping[str, Any] | None, deps: Any, *, streams: bool, strict: bool
     ) -> EventStream:
         given, order = scrub_value(self._secrets.scrubber(), answers_as_dict(answers)), next_order()
 
@@ -294,7 +301,7 @@ class CrewExecutor:
             self._active_runs.check_inactive(run_id)
             await take_turn(order)
             stored = await self._load(run_id)
-            check_crew(self.plan, stored.state)
+            check_crew(self.plan, stored.state, strict=strict)
             check_answers(stored.state, given, self._validator)
             built = await self._deps(deps, stored.state, resumes=True)
             run, trace = self._active_run(stored.state, publish, built, streams=streams, resumes=True)

@@ -127,7 +127,7 @@ def _add_run_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--rounds", type=int, metavar="N", help="maximum number of model calls (default 200)")
     _add_settings(parser, store_help="save the run in this SQLite file, so that it can be resumed")
     _add_output_options(parser)
-    parser.set_defaults(function="crew.cli.run_command:run_command")
+    parser.set_defaults(function="crew.cli.run_command:run_command", strict=False)
 
 
 def _add_resume_parser(subparsers: Subparsers) -> None:
@@ -147,6 +147,9 @@ def _add_resume_parser(subparsers: Subparsers) -> None:
         metavar="PAUSE=ANSWER",
         help="the answer to a pause; can be repeated; PAUSE= can be omitted if only one pause is pending. "
         + ANSWERS_HELP,
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse to resume if the crew changed since the run was started"
     )
     _add_settings(parser, store_help="the SQLite file that holds the run (required)")
     _add_output_options(parser)

@@ -94,7 +94,7 @@ def _resume(
     if not args.quiet:
         print_refusals(pauses, answers)
 
-    return executor.resume_stream(args.run_id, answers)
+    return executor.resume_stream(args.run_id, answers, strict=args.strict)
 
 
 def _read_input() -> str:

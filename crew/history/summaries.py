@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crew.history.history import History
 from crew.history.tokens import estimate_message_tokens, estimate_tokens
@@ -18,6 +18,35 @@ _SEPARATOR = re.compile(r"""(?:[\s"'`;(){}\[\]<>|=*]|,(?!\d))+""")
 _FILE = re.compile(r"[\w-]{2,}\.[A-Za-z]{1,5}")
 _FIRST_LINE, _SECOND_LINE = "Identifiers: ", "Also named: "
 _OMITTED_COUNT = re.compile(r"^\((\d+) more: recall\)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingSummary:
+    """The messages that were evicted and still need a summary.
+
+    message_ids            their ids, oldest first.
+    evicted_since_attempt  the number of messages evicted since the last attempt to summarize.
+    has_text               whether there is text in them to summarize.
+    evicted_since_request  the entries evicted since the last request; with them its view can be rebuilt.
+    last_request_agent     the agent of that request.
+    last_request_end       the position of the last message in it.
+    incompressible_ids     messages that did not get smaller when they were compressed.
+    """
+
+    message_ids: tuple[str, ...] = ()
+    evicted_since_attempt: int = 0
+    has_text: bool = False
+    evicted_since_request: tuple[HistoryEntry, ...] = ()
+    last_request_agent: str = ""
+    last_request_end: int = -1
+    incompressible_ids: tuple[str, ...] = ()
+
+    def for_branch(self) -> PendingSummary:
+        """The same messages for a branch, whose summaries have to cover them too: it starts with the same history.
+
+        The last request was not the branch's.
+        """
+        return replace(self, evicted_since_request=(), last_request_agent="", last_request_end=-1)
 
 
 def find_identifiers(text: str) -> Iterator[str]:

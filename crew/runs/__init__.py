@@ -1,5 +1,6 @@
 """A run as data: its state, its events, its limits, its result, and the interfaces of its store and observers."""
 
+from crew.history.summaries import PendingSummary
 from crew.runs.counters import RunCounters, ToolCounters
 from crew.runs.events import Event
 from crew.runs.interfaces import ImmediateStore, Observer, ObserverFactory, RunInfo, RunObserver, RunStore, StoredRun
@@ -15,7 +16,6 @@ from crew.runs.state import (
     Next,
     OpenCall,
     Pause,
-    PendingSummary,
     ReachedLimit,
     RunBranches,
     RunState,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Discriminator, Field, JsonValue
 
 from crew.errors import Failure, escape_controls
 from crew.history.history import History
+from crew.history.summaries import PendingSummary
 from crew.history.token_budget import Calibration, TokenBudget
 from crew.history.view import RequestView, View
-from crew.interfaces import HistoryEntry
 from crew.messages import AssistantMessage, Message, ToolCall, ToolResult, Transcript, Usage
 from crew.runs.call_text import argument_lines, parse_json_object
 from crew.runs.counters import RunCounters, merge_counters
@@ -180,35 +180,6 @@ class CallInDoubt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingSummary:
-    """The messages that were evicted and still need a summary.
-
-    message_ids            their ids, oldest first.
-    evicted_since_attempt  the number of messages evicted since the last attempt to summarize.
-    has_text               whether there is text in them to summarize.
-    evicted_since_request  the entries evicted since the last request; with them its view can be rebuilt.
-    last_request_agent     the agent of that request.
-    last_request_end       the position of the last message in it.
-    incompressible_ids     messages that did not get smaller when they were compressed.
-    """
-
-    message_ids: tuple[str, ...] = ()
-    evicted_since_attempt: int = 0
-    has_text: bool = False
-    evicted_since_request: tuple[HistoryEntry, ...] = ()
-    last_request_agent: str = ""
-    last_request_end: int = -1
-    incompressible_ids: tuple[str, ...] = ()
-
-    def for_branch(self) -> PendingSummary:
-        """The same messages for a branch, whose summaries have to cover them too: it starts with the same history.
-
-        The last request was not the branch's.
-        """
-        return replace(self, evicted_since_request=(), last_request_agent="", last_request_end=-1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
     """The record of a finished branch or of an agent that was called as a tool, with its transcript.
 
@@ -244,6 +215,7 @@ class RunState:
     failure              the error that the loop raises instead of performing `next`; a resume tries again.
     next_before_failure  what was next when a branch failed, so that a resume can repeat it.
     metadata             what the caller stored with the run; also of children. A run never changes it.
+    fingerprint          small hashes of the parts of the crew, by which a resume finds what changed.
     traceparent          the W3C traceparent of the last trace, to which a resumed run links.
     """
 
@@ -274,6 +246,7 @@ class RunState:
     failure: Failure | None = None
     next_before_failure: Next | None = None
     metadata: dict[str, JsonValue] = field(default_factory=dict)
+    fingerprint: dict[str, str] = field(default_factory=dict)
     traceparent: str = ""
 
 

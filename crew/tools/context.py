@@ -20,7 +20,7 @@ class Context(Generic[Deps]):
     `idempotency_key` identifies this call among all calls of all runs, and stays the same when the call is repeated
     after a crash: pass it to services that accept one. `call_id` is the provider's id; it may repeat in other runs.
     `emit` sends progress to the observers of the run. `transcript` is the whole conversation so far, `readable()` the
-    part of it that the agent's handoff filter allows: `recall` reads no more than that. `metadata` is a copy of what was
+    part of it that the handoff filter allows: `recall` reads no more than that. `metadata` is a copy of what was
     passed to `execute`.
     """
 

@@ -45,7 +45,7 @@ from crew.transitions.branches import archive_children, calls_in_doubt, on_branc
 from crew.transitions.compaction import on_summarised
 from crew.transitions.plan import Plan
 from crew.transitions.replies import on_fell_back, on_replied, on_too_long
-from crew.transitions.resume import on_resumed
+from crew.transitions.resume import on_resumed, warn_of_changed_crew
 from crew.transitions.setting_conflicts import parameter_conflicts, window_conflicts
 from crew.transitions.step import Step
 from crew.transitions.tool_calls import on_child_changed, on_tool_returned
@@ -144,6 +144,7 @@ def _apply(step: Step, event: InputEvent) -> None:
         case BranchTimedOut():
             on_branch_timed_out(step, event)
         case Resumed():
+            warn_of_changed_crew(step)
             on_resumed(step, event)
         case LimitReached() | Cancelled():
             _on_stopped(step, event)
@@ -157,6 +158,7 @@ def _on_run_started(step: Step, event: RunStarted) -> None:
     if event.repairs:
         step.emit(HistoryRepaired, changes=event.repairs)
 
+    step.fingerprint = step.plan.fingerprint
     step.token_budgets = carry_over_budgets(event.token_budgets, step.token_budgets)
     _warn_of_conflicts(step)
     step.append_input(event.messages, event.tokens)

@@ -30,6 +30,7 @@ from crew.messages import Message, SystemMessage
 from crew.runs.state import RunFields
 from crew.settings import MessageLimit, PositiveInt, value_problems
 from crew.tools.tool import Tool
+from crew.transitions.fingerprint import Fingerprint, crew_fingerprint
 from crew.transitions.sanitize_output import sanitize_output
 
 
@@ -75,6 +76,7 @@ class Plan:
     view_summarizers: Mapping[str, ViewPolicy] = field(default_factory=dict)
     sanitize_output: bool = False
     default_bounded: Policy | None = None
+    fingerprint: Fingerprint = field(default_factory=dict)
 
     def output_text(self, agent: str, text: str) -> str:
         """An agent's output, sanitized where the agent or the executor asks for it."""
@@ -134,6 +136,7 @@ def compile_plan(
         },
         sanitize_output=sanitize_output,
         default_bounded=default_bounded,
+        fingerprint=crew_fingerprint(crew.agents_by_name, groups),
     )
 
 

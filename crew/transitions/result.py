@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from crew.history.history import History
-from crew.history.summaries import has_text, pending_entries
+from crew.history.summaries import PendingSummary, has_text, pending_entries
 from crew.interfaces import HistoryEntry
 from crew.messages import AssistantMessage, Transcript, message_size
 from crew.runs.counters import RunCounters
@@ -15,7 +15,6 @@ from crew.runs.result import Metrics, ResultHistory, RunResult
 from crew.runs.state import (
     Branch,
     Finished,
-    PendingSummary,
     RunState,
     StopReason,
     is_blocked,

@@ -8,21 +8,36 @@ from typing import Literal
 
 from crew.errors import CrewChanged
 from crew.messages import NO_OUTPUT, AssistantMessage, ToolResult, replace_surrogates
-from crew.runs.events import Resumed
+from crew.runs.events import Resumed, Warned
 from crew.runs.state import UNKNOWN_EFFECT, AskModel, AwaitInput, CallTools, Finished, OpenCall, RunBranches, RunState
 from crew.tools.tool import to_text, truncate_middle
 from crew.transitions.before_request import ask_model_next
+from crew.transitions.fingerprint import crew_changes
 from crew.transitions.plan import Plan
 from crew.transitions.step import Step
 from crew.transitions.tool_calls import finish_if_all_returned, hand_off, on_child_changed, record_result
 
 
-def check_crew(plan: Plan, state: RunState) -> None:
-    """Raise `CrewChanged` if the crew lacks an agent, group or tool that the next step of this run needs."""
+def check_crew(plan: Plan, state: RunState, *, strict: bool = False) -> None:
+    """Raise `CrewChanged` if the crew lacks what the next step needs; with `strict`, if it changed at all."""
     missing = [*dict.fromkeys(_missing(plan, state))]
+    changed = [*_changes(plan, state)] if strict else []
 
-    if missing:
-        raise CrewChanged(state.run_id, plan.crew.name, missing)
+    if missing or changed:
+        raise CrewChanged(state.run_id, plan.crew.name, missing, changed)
+
+
+def _changes(plan: Plan, state: RunState | Step) -> Iterator[str]:
+    """What changed in the crew since the run was started or resumed last; nothing for a state that does not show it."""
+    return crew_changes(state.fingerprint, plan.fingerprint) if state.fingerprint else iter(())
+
+
+def warn_of_changed_crew(step: Step) -> None:
+    """Warn once of a crew that changed, and note it as it is now."""
+    if changed := [*_changes(step.plan, step)]:
+        step.emit(Warned, text=f"The crew changed since this run was started: {'; '.join(changed)}.")
+
+    step.fingerprint = step.plan.fingerprint
 
 
 def _missing(plan: Plan, state: RunState) -> Iterator[str]:

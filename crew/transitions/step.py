@@ -60,17 +60,14 @@ class Step:
         self.pending_summary = state.pending_summary
         self.token_budgets: dict[str, tuple[TokenBudget, ...]] = state.token_budgets
         self.calibrations: dict[str, Calibration] = state.calibrations
-        self.billed_until = state.billed_until
-        self.warnings_sent = state.warnings_sent
+        self.billed_until, self.warnings_sent = state.billed_until, state.warnings_sent
         self.counters = state.counters
         self.active_seconds, self.last_event_at = state.active_seconds, state.last_event_at
         self.children: dict[str, RunState] = state.children
-        self.branches = state.branches
-        self.in_doubt = state.in_doubt
+        self.branches, self.in_doubt = state.branches, state.in_doubt
         self.failure: Failure | None = state.failure
         self.next_before_failure: Next | None = state.next_before_failure
-        self.traceparent = state.traceparent
-        self.sequence = state.sequence
+        self.fingerprint, self.traceparent, self.sequence = state.fingerprint, state.traceparent, state.sequence
 
     def freeze(self) -> RunState:
         """The state that this step leads to."""
@@ -102,6 +99,7 @@ class Step:
             failure=self.failure,
             next_before_failure=self.next_before_failure,
             metadata=self.metadata,
+            fingerprint=self.fingerprint,
             traceparent=self.traceparent,
         )
 

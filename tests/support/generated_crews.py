@@ -383,7 +383,7 @@ async def run_to_end(sketch: Sketch, models: CheckedModels, store: InterruptingS
         if result is None:
             failures += 0 if store.dead else 1
             store.dead, crew = False, executor()
-            step = crew.resume("r")
+            step = crew.resume("r") if store.snapshots else crew.execute("Goal.", run_id="r")  # it could not start
         elif result.stop_reason == "paused":
             answers.append(answers.pop(0))
             pause = result.pauses[answers[0] % len(result.pauses)]
