@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
+from types import FunctionType, MethodType
 
 from pydantic_core import to_json
 
@@ -37,9 +38,10 @@ def _name(value: object) -> str:
             return f"{value.name}:{value.model}"
         case Policy():
             return value.name
+        case type() | FunctionType() | MethodType():
+            return value.__qualname__
         case _:
-            # foreign: a function or an object of the user, which may have no name
-            return str(getattr(value, "__qualname__", type(value).__qualname__))
+            return type(value).__qualname__
 
 
 def _agent_parts(agent: Agent) -> tuple[object, ...]:

@@ -491,3 +491,19 @@ def test_structured_output_is_printed_as_json(tmp_path: Path, capsys: pytest.Cap
     out = capsys.readouterr().out
     assert json.loads(out) == {"name": "Zürich", "people": 3}
     assert "Zürich" in out
+
+
+def test_strict_resume_refuses_a_changed_crew(crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without `--strict` the changes are named, and the run continues."""
+    store, changed = str(tmp_path / "runs.db"), tmp_path / "changed_crews.py"
+    changed.write_text(CREW.replace('Agent("payer"', 'Agent("payer", instructions="Be quick."'), encoding="utf-8")
+    assert main(["run", f"{crews}:second", "pay", "--store", store, "--json"]) == 3
+    run_id = json.loads(capsys.readouterr().out)["run_id"]
+    resume = ["resume", f"{changed}:second", run_id, "--store", store, "--answer", "yes"]
+    assert main([*resume, "--strict"]) == 1
+    assert "changed since run" in (refused := capsys.readouterr().err)
+    assert "payer (instructions)" in refused
+    assert main(resume) == 0
+    out, err = capsys.readouterr()
+    assert out == "done\n"
+    assert "The crew changed since this run was started: payer (instructions)." in err
