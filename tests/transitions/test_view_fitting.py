@@ -227,11 +227,11 @@ async def test_overflow_of_a_limit_is_itemized(parameters: RequestParameters) ->
 
 
 async def test_overflow_of_a_known_window_is_itemized() -> None:
-    """No request is sent."""
+    """The newest result does not fit even if it is cut: no request is sent."""
     model = RecordingProvider(reader(3, words=400))
-    agent = Agent("reader", model=model, tools=[read], max_input_tokens=600)
+    agent = Agent("reader", model=model, tools=[read], max_input_tokens=300)
 
-    with pytest.raises(ContextOverflow, match="more than its window of 600"):
+    with pytest.raises(ContextOverflow, match="more than its window of 300"):
         await CrewExecutor(agent).execute("Read it.")
 
     assert len(model.requests) == 1
