@@ -58,7 +58,11 @@ class RunStarter:
     def start(self, given: RunArguments, scrubber: SecretRegistry) -> tuple[RunState, RunStarted]:
         """The state before the first event, and that event. Raises `InvalidInput` before anything is stored."""
         parameters = self.parameters if given.parameters is None else check_parameters(given.parameters)
-        goal = scrub_value(scrubber, given.input if isinstance(given.input, UserMessage) else UserMessage(given.input))
+        goal = given.input if isinstance(given.input, UserMessage) else UserMessage(given.input)
+
+        if not self.validator.is_too_long(goal.text):  # else it is refused: searching it would only take time
+            goal = scrub_value(scrubber, goal)
+
         history = given.history
         outside = () if history is None or isinstance(history, RunResult) else scrub_value(scrubber, history)
         imported = self.validator.check(goal.text, history=outside, agent=given.agent, run_id=given.run_id)

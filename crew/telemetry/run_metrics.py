@@ -56,25 +56,10 @@ class RunMetrics:
         self._input_tokens = self._cached_tokens = self._largest_request = 0
         self._latest_event_at = 0.0
         self._stop_reason = ""
-        self._handlers: dict[type[BaseEvent], Callable[[Any], None]] = {
-            AgentStarted: self._agent_started,
-            Asked: self._asked,
-            TextDelta: self._delta,
-            Replied: self._replied,
-            ToolReturned: self._tool_returned,
-            BranchStarted: self._branch_started,
-            BranchFinished: self._branch_finished,
-            HistoryPruned: self._pruned,
-            Retried: self._retried,
-            Summarised: self._summarised,
-            Paused: self._paused,
-            RunFailed: self._failed,
-            RunFinished: self._finished,
-        }
         record(names.RUNS_ACTIVE, 1, self._crew)
 
     def __call__(self, event: Event) -> None:
-        handle = self._handlers.get(type(event))
+        handle = _HANDLERS.get(type(event))
 
         if not self._began:
             self._began = event.at
@@ -82,7 +67,7 @@ class RunMetrics:
 
         if handle is not None:
             self._latest_event_at = self._last_event_at[event.run_id] = event.at
-            handle(event)
+            handle(self, event)
 
     # ------------------------------------------------------------------------------------------ models
 
@@ -258,6 +243,24 @@ class RunMetrics:
             self._record(names.LIMIT_UTILISATION, self._used(name, at) / limit, (*self._crew, (names.LIMIT_NAME, name)))
 
         self._record.flush()
+
+
+_HANDLERS: dict[type[BaseEvent], Callable[[RunMetrics, Any], None]] = {
+    AgentStarted: RunMetrics._agent_started,
+    Asked: RunMetrics._asked,
+    TextDelta: RunMetrics._delta,
+    Replied: RunMetrics._replied,
+    ToolReturned: RunMetrics._tool_returned,
+    BranchStarted: RunMetrics._branch_started,
+    BranchFinished: RunMetrics._branch_finished,
+    HistoryPruned: RunMetrics._pruned,
+    Retried: RunMetrics._retried,
+    Summarised: RunMetrics._summarised,
+    Paused: RunMetrics._paused,
+    RunFailed: RunMetrics._failed,
+    RunFinished: RunMetrics._finished,
+}
+"""Not in each object: references to its own methods are a cycle, which only the garbage collector could free."""
 
 
 def _active_agents(state: RunState) -> Iterator[tuple[str, str]]:

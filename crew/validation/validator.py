@@ -44,6 +44,8 @@ def character_violations(
         text = f"{where} has {len(value)} characters; at most {limit} are accepted. {_raise_limit(option)}"
         yield Violation(rule="too_long", text=text, index=index, value=len(value), limit=limit)
 
+        value = value[:limit]  # searching the whole of a huge text would block the event loop
+
     if found := _SURROGATE.search(value):
         text = f"{where} has the lone surrogate {found[0]!a} at character {found.start()}; this is not valid Unicode."
         yield Violation(rule="unicode", text=text, index=index, value=found[0])
@@ -127,6 +129,10 @@ class InputValidator:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def is_too_long(self, query: object) -> bool:
+        """Whether `check` refuses an input for its length."""
+        return isinstance(query, str) and len(query) > self.max_query_chars
 
     def check(
         self, query: object, *, history: Sequence[object] = (), agent: object = None, run_id: object = None

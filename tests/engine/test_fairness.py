@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from crew.interfaces import ModelReply, ModelRequest, OnDelta
 from crew.messages import UserMessage
 from crew.runs import Event, RunState
 from crew.store import MemoryStore
+from crew.telemetry.run_metrics import RunMetrics
 from tests.support.tools import look
 
 RUNS = 400
@@ -153,6 +155,18 @@ async def test_store_that_hangs_does_not_hold_up_other_executors() -> None:
 
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
+
+
+async def test_measurements_of_a_run_end_with_it() -> None:
+    """No cycle keeps them, and the state of the run, until the garbage collector stops the event loop for them."""
+    gc.collect()
+    gc.disable()
+
+    try:
+        await CrewExecutor(Agent("a", model=ScriptedProvider("Done."))).execute("Go.")
+        assert not [found for found in gc.get_objects() if isinstance(found, RunMetrics)]
+    finally:
+        gc.enable()
 
 
 async def test_cancelled_wait_takes_no_place() -> None:

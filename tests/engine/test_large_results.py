@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from crew import Agent, CrewExecutor, ScriptedProvider, call, tool
+from crew.errors import InvalidInput
 from crew.secrets.registry import SecretRegistry
 from crew.secrets.scrubbing import scrub_and_cut
 from crew.tools import to_text, truncate_middle
@@ -55,6 +56,17 @@ async def test_large_result_does_not_block_the_event_loop(kind: str) -> None:
     assert len(text) <= 20_000
     assert "characters cut" in text
     assert max(turns) < 0.9
+
+
+async def test_large_input_is_refused_at_once() -> None:
+    """It is not searched for secrets and characters first."""
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider("Hi.")), secrets=[SECRET])
+    began = time.thread_time()
+
+    with pytest.raises(InvalidInput, match="characters; at most 10000"):
+        await executor.execute(RESULTS["text of other alphabets"]())
+
+    assert time.thread_time() - began < 0.9
 
 
 ROWS: dict[str, Any] = {
