@@ -30,14 +30,6 @@ MAX_COST = 10.0**6
 """The highest cost of one request, in dollars; a higher one is counted as this."""
 
 _FINISH_REASONS: tuple[str, ...] = get_args(FinishReason)
-_COUNTS = (
-    "requests",
-    "input_tokens",
-    "output_tokens",
-    "cache_read_tokens",
-    "cache_write_tokens",
-    "reasoning_tokens",
-)
 
 
 def check_reply(reply: object, *, provider: str, model: str) -> ModelReply:
@@ -113,23 +105,15 @@ def check_usage(usage: object, problems: list[str]) -> Usage:
     if not isinstance(usage, Usage):
         raise TypeError(f"usage must be a Usage, not {abbreviate(usage)}")
 
-    known = len(problems)
-    counts = [
-        check_count(name, value, problems)
-        for name, value in zip(
-            _COUNTS,
-            (
-                usage.requests,
-                usage.input_tokens,
-                usage.output_tokens,
-                usage.cache_read_tokens,
-                usage.cache_write_tokens,
-                usage.reasoning_tokens,
-            ),
-            strict=True,
-        )
-    ]
-    requests, input, output, read, write, reasoning = counts
+    if _is_sound(usage):
+        return usage
+
+    requests = check_count("requests", usage.requests, problems)
+    input = check_count("input_tokens", usage.input_tokens, problems)
+    output = check_count("output_tokens", usage.output_tokens, problems)
+    read = check_count("cache_read_tokens", usage.cache_read_tokens, problems)
+    write = check_count("cache_write_tokens", usage.cache_write_tokens, problems)
+    reasoning = check_count("reasoning_tokens", usage.reasoning_tokens, problems)
 
     if read + write > input:
         problems.append(f"{read + write} of {input} input tokens are cached, counted as {input}")
@@ -137,9 +121,6 @@ def check_usage(usage: object, problems: list[str]) -> Usage:
         write = min(write, input - read)
 
     cost = _check_cost(usage.cost, problems)
-
-    if len(problems) == known:
-        return usage
 
     return Usage(
         requests=requests,
@@ -149,6 +130,27 @@ def check_usage(usage: object, problems: list[str]) -> Usage:
         cache_write_tokens=write,
         reasoning_tokens=reasoning,
         cost=cost,
+    )
+
+
+def _is_sound(usage: Usage) -> bool:
+    """Whether there is nothing to correct: the common case, decided without a call for each figure."""
+    counts = (
+        usage.requests,
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_tokens,
+        usage.reasoning_tokens,
+    )
+
+    for count in counts:
+        if type(count) is not int or not 0 <= count <= MAX_TOKENS:
+            return False
+
+    cost = usage.cost
+    return usage.cache_read_tokens + usage.cache_write_tokens <= usage.input_tokens and (
+        cost is None or (type(cost) is float and 0.0 <= cost <= MAX_COST)
     )
 
 
