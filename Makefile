@@ -33,7 +33,7 @@ test: .venv/.dev-stamp ## Run the tests except soak and server tests (ARGS='-k n
 	@$(PYTEST) -n $(JOBS) -m 'not servers' $(HANGING) $(ARGS)
 
 # One process: each server is started once.
-test-servers: .venv/.dev-stamp ## Run the tests against real servers (Jaeger, llama.cpp); skips those not installed
+test-servers: .venv/.dev-stamp ## Run the tests against real servers (Jaeger, llama.cpp, PostgreSQL); skips those not installed
 	@$(PYTEST) -m servers $(HANGING) $(ARGS)
 
 check: format-check lint types imports architecture ## Check format, lint, types, import contracts and architecture

@@ -7,6 +7,7 @@ from crew.lazy_names import lazy_names
 if TYPE_CHECKING:
     from crew.store.codec import decode_events, decode_state, encode_events, encode_state
     from crew.store.memory import MemoryStore
+    from crew.store.postgres import PostgresStore
     from crew.store.sqlite import SQLiteStore
 else:
     __getattr__, __dir__ = lazy_names(
@@ -14,12 +15,14 @@ else:
         {
             "crew.store.codec": "decode_events decode_state encode_events encode_state",
             "crew.store.memory": "MemoryStore",
+            "crew.store.postgres": "PostgresStore",
             "crew.store.sqlite": "SQLiteStore",
         },
     )
 
 __all__ = [
     "MemoryStore",
+    "PostgresStore",
     "SQLiteStore",
     "decode_events",
     "decode_state",

@@ -284,6 +284,12 @@ def decode_event(data: bytes, transcript: Callable[[str, int], Message]) -> Even
             return event
 
 
+def referred_messages(data: bytes) -> list[tuple[str, int]]:
+    """The messages that an encoded event refers to: run or branch, and position."""
+    found = _parse("event", data)
+    return [(found["event"]["run_id"], position) for position in found["positions"] if position is not None]
+
+
 def _position(run_id: str, message: Message, sections: Mapping[str, MessageSection]) -> int | None:
     """Where this very message is stored; None if it is not, or in another form."""
     section, tail = sections.get(run_id), message.id.rpartition(":")[2]

@@ -1,0 +1,322 @@
+"""Runs in a PostgreSQL database, for processes on several machines."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Coroutine, Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from crew.errors import DefinitionError, RunConflict, RunExists, StoreError, UnknownRun
+from crew.messages import Message
+from crew.runs.events import Event, RunFailed
+from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
+from crew.runs.state import Finished, RunState, run_status
+from crew.settings import PositiveInt, value_problems
+from crew.store.codec import encode_messages
+from crew.store.postgres_reader import PostgresReader
+from crew.store.postgres_server import KeyTaken, PostgresServer
+from crew.store.rows import NewRows, Written, WrittenRuns, event_rows, new_rows
+
+Value = TypeVar("Value")
+
+_ADD_ROWS = """
+added AS (
+  INSERT INTO {schema}.messages (path, position, message)
+  SELECT CASE WHEN m.run_id = run.run_id THEN run.path ELSE m.run_id END, m.position, m.message
+  FROM run, unnest($4::text[], $5::integer[], $6::bytea[]) AS m (run_id, position, message)
+), recorded AS (
+  INSERT INTO {schema}.events (run_id, version, number, kind, at, event)
+  SELECT run.run_id, $2::integer + 1, e.* FROM run,
+    unnest($7::integer[], $8::text[], $9::double precision[], $10::bytea[]) AS e
+)
+SELECT pg_notify('{schema}_events', run_id) FROM run
+"""
+
+_INSERT_RUN = """
+  INSERT INTO {schema}.runs (run_id, version, commit_id, agent, status, messages, updated, state,
+    conversation_id, crew, parent_run, metadata, created, path, inherited)
+"""
+
+_UPDATE = (
+    """
+WITH run AS (
+  UPDATE {schema}.runs
+  SET version = $2::integer + 1, commit_id = $3, agent = $11, status = $12, messages = $13, updated = $14, state = $15
+  WHERE run_id = $1 AND version = $2::integer RETURNING run_id, path
+), """
+    + _ADD_ROWS
+)
+"""A later commit. A commit of another process that is under way is waited for; then the version differs."""
+
+_INSERT = (
+    "WITH run AS ("
+    + _INSERT_RUN
+    + """
+  VALUES ($1, $2::integer + 1, $3, $11, $12, $13, $14, $15, $16, $17, $18, $19, $14, $1, 0)
+  ON CONFLICT (run_id) DO NOTHING RETURNING run_id, path
+), """
+    + _ADD_ROWS
+)
+"""The first commit of a run."""
+
+_CONTINUE = (
+    """
+WITH RECURSIVE parent AS (
+  SELECT path, status FROM {schema}.runs WHERE run_id = $18 AND messages >= $20 FOR KEY SHARE
+), line (path) AS (
+  SELECT path FROM parent
+  UNION ALL SELECT paths.parent FROM line JOIN {schema}.paths USING (path) WHERE fork >= $20
+), place AS (
+  SELECT path, status IN ('running', 'paused', 'failed') OR EXISTS (
+    SELECT 1 FROM {schema}.messages m WHERE m.path = parent.path AND m.position >= $20
+  ) AS forks
+  FROM parent WHERE EXISTS (
+    SELECT 1 FROM line JOIN {schema}.messages m ON m.path = line.path AND m.position = $20 - 1 AND m.message = $21
+  )
+), run AS ("""
+    + _INSERT_RUN
+    + """
+  SELECT $1, $2::integer + 1, $3, $11, $12, $13::integer, $14::double precision, $15::bytea, $16, $17, $18, $19,
+    $14::double precision, CASE WHEN forks THEN $1 ELSE path END, $20 FROM place
+  ON CONFLICT (run_id) DO NOTHING RETURNING run_id, path
+), forked AS (
+  INSERT INTO {schema}.paths (path, parent, fork) SELECT run.run_id, place.path, $20 FROM run, place WHERE forks
+), """
+    + _ADD_ROWS
+)
+"""The first commit of a run that continues another one; no row if that one, or its last message, is not stored here."""
+
+
+_APPEND = """
+WITH run AS (
+  UPDATE {schema}.runs SET status = CASE WHEN $4 THEN 'failed' ELSE status END, commit_id = $3
+  WHERE run_id = $1 AND version = $2 AND commit_id <> $3 RETURNING run_id, version
+), first AS (
+  SELECT coalesce(max(number) + 1, 0) AS number FROM {schema}.events WHERE run_id = $1 AND version = $2
+), recorded AS (
+  INSERT INTO {schema}.events (run_id, version, number, kind, at, event)
+  SELECT run.run_id, run.version, first.number + e.number, e.kind, e.at, e.event FROM run, first,
+    unnest($5::integer[], $6::text[], $7::double precision[], $8::bytea[]) AS e (number, kind, at, event)
+)
+SELECT pg_notify('{schema}_events', run_id) FROM run
+"""
+"""Events after the newest commit; nothing if another commit followed, or if these were appended already."""
+
+
+class PostgresStore:
+    """Stores every run with its messages and events in the tables of one schema; finished runs can't be resumed.
+
+    url                such as `postgresql://user@host:5432/database`; the options of libpq are accepted in its query.
+    pool_size          the largest number of connections for commits and reads; one more receives notifications.
+    schema             where the tables are; created by the first process that connects.
+    reconnect_seconds  how long a commit waits for a server that went away before the run fails; it can be resumed.
+
+    A commit is one statement, guarded by the version. It has an id: if its answer is lost, the store reconnects,
+    repeats it, and recognises it by the id if the first attempt was stored.
+    """
+
+    def __init__(self, url: str, *, pool_size: int = 10, schema: str = "crew", reconnect_seconds: float = 20.0) -> None:
+        if find_spec("asyncpg") is None:
+            raise StoreError("", "PostgresStore needs the extra `postgres`: pip install crew-executor[postgres]")
+
+        problems = value_problems(PositiveInt, {"pool_size": pool_size})
+
+        if not (schema.isascii() and schema.isidentifier() and schema == schema.lower() and len(schema) <= 40):
+            problems += [f"schema: {schema!r} is not a name of at most 40 lower-case letters, digits and _"]
+
+        if problems:
+            raise DefinitionError("PostgresStore", problems)
+
+        self._server = PostgresServer(url, schema=schema, pool_size=pool_size, reconnect_seconds=reconnect_seconds)
+        self._reader, self._written = PostgresReader(self._server), WrittenRuns()
+        # Closes the connections of a store that was not closed, with its last reference or at the exit.
+        self._close = weakref.finalize(self, self._server.close)
+
+    async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
+        """Write the step in one statement."""
+        await self._run(self._commit(run_id, version, events, state), run_id, "could not be stored")
+
+    async def load(self, run_id: str) -> StoredRun:
+        """The newest state, with its whole transcript."""
+        return await self._run(self._load(run_id), run_id, "can't be loaded")
+
+    async def append_events(self, run_id: str, version: int, events: Sequence[Event]) -> None:
+        """Append events to the newest commit; a run that failed gets the status `failed`."""
+        failed = any(isinstance(event, RunFailed) and event.run_id == run_id for event in events)
+        columns = [[row[column] for row in event_rows(events, 0)] for column in range(4)]
+        append = self._server.fetch(_APPEND, run_id, version, uuid4().hex, failed, *columns)
+        await self._run(append, run_id, "could not be stored")
+
+    async def runs(
+        self,
+        *,
+        crew: str | None = None,
+        status: str | None = None,
+        conversation: str | None = None,
+        since: float | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> RunPage:
+        """The runs that match, newest first, a page of them."""
+        filters = {"crew = ": crew, "status = ": status, "conversation_id = ": conversation, "updated >= ": since}
+        return await self._run(self._reader.runs(filters, limit, cursor))
+
+    async def run(self, run_id: str) -> RunRecord:
+        """A run with its newest state, also a finished one."""
+        return await self._run(self._reader.run(run_id), run_id, "can't be read")
+
+    async def events(self, run_id: str, after: Cursor | None = None, limit: int = 1_000) -> tuple[StoredEvent, ...]:
+        """The stored events of a run after a cursor, in order."""
+        return await self._run(self._reader.events(run_id, after, limit), run_id, "can't be read")
+
+    async def transcript(self, run_id: str) -> tuple[Message, ...]:
+        """Every message of a run, or of the newest run of a conversation."""
+        return await self._run(self._reader.transcript(run_id), run_id, "can't be read")
+
+    async def conversation(self, conversation_id: str) -> tuple[StoredRunInfo, ...]:
+        """The runs of a conversation, oldest first."""
+        return await self._run(self._reader.conversation(conversation_id))
+
+    async def search(self, words: str, *, limit: int = 20) -> tuple[FoundMessage, ...]:
+        """The messages that contain all these words, newest first; messages are scanned until the limit is reached."""
+        return await self._run(self._reader.search(words, limit))
+
+    async def forget(self, id: str) -> int:
+        """Erase a run or a conversation; the number of runs erased."""
+        return await self._run(self._forget(id), id, "can't be erased")
+
+    async def wait_for_events(self, run_id: str, after: Cursor | None = None) -> None:
+        """Wait until the run has a stored event after this cursor, written by any process."""
+        newer = "SELECT 1 FROM {schema}.events WHERE run_id = $1 AND (version, number) > ($2, $3) LIMIT 1"
+        await self._run(self._wait("events", newer, run_id, *(after or (0, -1))), run_id, "can't be followed")
+
+    async def request_cancel(self, run_id: str) -> None:
+        """Ask the process that drives this run to cancel it."""
+        statement = """
+            WITH flag AS (INSERT INTO {schema}.cancels VALUES ($1) ON CONFLICT (run_id) DO NOTHING)
+            SELECT pg_notify('{schema}_cancels', $1)"""
+        await self._run(self._server.fetch(statement, run_id), run_id, "can't be cancelled")
+
+    async def wait_for_cancel(self, run_id: str) -> None:
+        """Wait until any process asks to cancel this run."""
+        flag = "SELECT 1 FROM {schema}.cancels WHERE run_id = $1"
+        await self._run(self._wait("cancels", flag, run_id), run_id, "can't be followed")
+
+    async def _wait(self, channel: str, condition: str, run_id: str, *values: object) -> None:
+        async def is_true() -> bool:
+            return bool(await self._server.fetch(condition, run_id, *values))
+
+        await self._server.wait_until(channel, run_id, is_true)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._close()
+
+    async def _run(self, work: Coroutine[Any, Any, Value], run_id: str = "", failure: str = "") -> Value:
+        """Run work on the loop of the connections; errors name the run."""
+        try:
+            return await self._server.run(work)
+        except StoreError as error:
+            if error.run_id or not run_id:
+                raise
+
+            # The coroutine of the store may raise errors of the codec, which know neither the run nor the server.
+            raise StoreError(run_id, f"Run {run_id!r} {failure}: {error}") from error
+
+    # ------------------------------------------------------------------------------------------ writing
+
+    async def _commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
+        commit_id = uuid4().hex
+        known = None if version == 0 else self._written.find(run_id, version)
+
+        if version and known is None:
+            known = await self._find_written(run_id, version)
+
+        for statement, written, more in _attempts(known, state):
+            rows = new_rows(written, events, state)
+            values = [run_id, version, commit_id, *_row_values(rows), *_run_values(state, rows), *more]
+
+            if await self._write(statement, values):
+                break
+        else:
+            await self._check_own_commit(run_id, version, commit_id)
+
+        self._written.record_commit(written, rows, state)
+
+    async def _write(self, statement: str, values: list[object]) -> bool:
+        """Whether the rows were written; not if the version differs."""
+        while True:
+            try:
+                return bool(await self._server.fetch(statement, *values))
+            except KeyTaken:
+                # Two runs continued the same run at the same time: the second one has to fork.
+                if statement is not _CONTINUE:
+                    raise
+
+    async def _check_own_commit(self, run_id: str, version: int, commit_id: str) -> None:
+        """Raise unless a commit that wrote nothing is stored already, because its first answer was lost."""
+        found = await self._server.fetch("SELECT version, commit_id FROM {schema}.runs WHERE run_id = $1", run_id)
+
+        if found and found[0]["commit_id"] == commit_id:
+            return
+
+        if version == 0:
+            raise RunExists(run_id)
+
+        raise RunConflict(run_id, version, found[0]["version"] if found else 0)
+
+    async def _find_written(self, run_id: str, version: int) -> Written:
+        """What an earlier process stored of this run."""
+        found = await self._server.fetch("SELECT version, messages FROM {schema}.runs WHERE run_id = $1", run_id)
+
+        if not found or found[0]["version"] != version:
+            raise RunConflict(run_id, version, found[0]["version"] if found else 0)
+
+        below = "SELECT path, max(position) + 1 FROM {schema}.messages WHERE path >= $1 AND path < $2 GROUP BY path"
+        ends = await self._server.fetch(below, f"{run_id}/", f"{run_id}0")
+        positions = {**dict(map(tuple, ends)), run_id: found[0]["messages"]}
+        return Written(version=version, next_positions=positions)
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    async def _load(self, run_id: str) -> StoredRun:
+        record = await self._reader.run(run_id)
+
+        if isinstance(record.state.next, Finished):
+            raise UnknownRun(run_id)
+
+        self._written.record_load(record.info.version, record.state)
+        return StoredRun(version=record.info.version, state=record.state)
+
+    async def _forget(self, id: str) -> int:
+        self._written.clear()
+        return await self._reader.forget(id)
+
+
+def _attempts(known: Written | None, state: RunState) -> Iterator[tuple[str, Written, list[object]]]:
+    """The statements to try in order, until one of them writes: with what is stored before it, and its last values."""
+    if known is not None:
+        yield _UPDATE, known, []
+        return
+
+    run_id, inherited = state.run_id, state.inherited_messages
+    first: list[object] = [state.conversation_id, state.crew, state.parent_run, json.dumps(state.metadata)]
+
+    if state.parent_run and inherited:
+        written = Written(version=0, next_positions={run_id: inherited})
+        yield _CONTINUE, written, [*first, inherited, *encode_messages(state.transcript[inherited - 1 : inherited])]
+
+    yield _INSERT, Written(version=0, next_positions={}), first
+
+
+def _row_values(rows: NewRows) -> Iterator[Sequence[object]]:
+    """The columns of the messages and of the events."""
+    yield from ([row[column] for row in rows.messages] for column in range(3))
+    yield from ([row[column] for row in rows.events] for column in range(4))
+
+
+def _run_values(state: RunState, rows: NewRows) -> tuple[object, ...]:
+    return (state.agent, run_status(state), len(state.transcript), state.last_event_at, rows.state)

@@ -1,0 +1,292 @@
+"""Connections to a PostgreSQL server: a pool with its event loop, reconnects, and notifications."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from crew.errors import StoreError, describe
+from crew.store.postgres_schema import prepare_schema
+
+Value = TypeVar("Value")
+Connection = Any
+"""An asyncpg connection; asyncpg has no type annotations."""
+
+CONNECT_SECONDS = 10.0
+COMMAND_SECONDS = 30.0
+CHECK_SECONDS = 10.0
+"""How often the connection that receives notifications is checked."""
+
+CLOSE_SECONDS = 5.0
+
+
+class KeyTaken(StoreError):
+    """A row with the same key was added at the same time."""
+
+
+_FROM_PARENT: list[object] = []
+"""Pools of the parent process, kept forever: to close them would write to sockets that both processes share."""
+
+
+class PostgresServer:
+    """A pool of connections that every event loop can use.
+
+    A pool of asyncpg belongs to one event loop, but an executor may run in several, one after the other or at the same
+    time. So the pool has a separate loop, on a daemon thread that starts with the first call.
+    """
+
+    def __init__(self, url: str, *, schema: str, pool_size: int, reconnect_seconds: float) -> None:
+        self.schema, self.address = schema, _without_password(url)
+        self._url, self._pool_size, self._reconnect_seconds = url, pool_size, reconnect_seconds
+        self._lock, self._process, self._is_closed = threading.Lock(), 0, False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pool: Any = None
+        self._opening = asyncio.Lock()
+        self._listener: asyncio.Task[None] | None = None
+        self._waiters: dict[tuple[str, str], set[asyncio.Event]] = {}
+
+    # ------------------------------------------------------------------------------------------ the loop
+
+    async def run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """Run a coroutine on the loop of the pool, from any loop."""
+        try:
+            loop = self._running_loop()
+        except StoreError:
+            work.close()
+            raise
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            self._check_open()
+
+            if self._loop is None or self._process != os.getpid():
+                if self._loop is not None:
+                    _FROM_PARENT.append((self._loop, self._pool, self._listener))
+                    self._reset()
+
+                self._process, self._loop = os.getpid(), asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="crew-postgres", daemon=True)
+                self._thread.start()
+
+            return self._loop
+
+    def close(self) -> None:
+        """Close all connections and end the thread; a commit under way gets five seconds."""
+        with self._lock:
+            loop, thread, is_own = self._loop, self._thread, self._process == os.getpid()
+            self._is_closed, self._loop = True, None
+
+        if loop is None or thread is None or not is_own:
+            return
+
+        asyncio.run_coroutine_threadsafe(self._close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    async def _close(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+
+        self._wake_all()
+        calls = asyncio.all_tasks() - {asyncio.current_task()}
+
+        if calls:
+            _, late = await asyncio.wait(calls, timeout=CLOSE_SECONDS)
+
+            for task in late:
+                task.cancel()
+
+        if self._pool is not None:
+            self._pool.terminate()
+            await asyncio.sleep(0)  # the transports close their sockets in the next turn of the loop
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreError("", f"The store {self.address} is closed.")
+
+    # ------------------------------------------------------------------------------------------ statements
+
+    async def fetch(self, statement: str, *values: object) -> list[Any]:
+        """The rows of one statement, in one round trip. Repeats it if the connection was lost."""
+        text = self.sql(statement)
+        return await self.call(lambda connection: connection.fetch(text, *values))
+
+    def sql(self, statement: str) -> str:
+        """The statement with the name of the schema."""
+        return statement.replace("{schema}", self.schema)
+
+    async def call(self, work: Callable[[Connection], Awaitable[Value]]) -> Value:
+        """Run work on a connection. If it is lost, reconnect and repeat the work, whose outcome is then unknown."""
+        loop = asyncio.get_running_loop()
+        deadline, wait = loop.time() + self._reconnect_seconds, 0.05
+
+        while True:
+            try:
+                pool = self._pool or await self._open()
+
+                async with pool.acquire() as connection:
+                    return await work(connection)
+            except Exception as error:  # the store boundary: drivers raise many types
+                if self._is_closed or not _is_lost(error) or loop.time() + wait > deadline:
+                    raise self._store_error(error) from error
+
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, 1.0)
+
+    def _store_error(self, error: Exception) -> StoreError:
+        if isinstance(error, StoreError):
+            return error
+
+        if _is_unique_violation(error):
+            return KeyTaken("", f"The store {self.address} failed: {describe(error)}")
+
+        if isinstance(error, OSError):  # also TimeoutError
+            reason = describe(error).rstrip(".")
+            return StoreError("", f"Can't connect to {self.address}: {reason}. Is the server running?")
+
+        return StoreError("", f"The store {self.address} failed: {describe(error)}")
+
+    async def _open(self) -> Any:
+        import asyncpg
+
+        async with self._opening:
+            if self._pool is None:
+                try:
+                    connection = await self._connect()
+                except OSError as error:
+                    # Not repeated: the address may be wrong. A server that goes away later is waited for.
+                    raise self._store_error(error) from error
+
+                try:
+                    await prepare_schema(connection, self.schema, self.address)
+                finally:
+                    await connection.close()
+
+                self._pool = await asyncpg.create_pool(
+                    self._url,
+                    min_size=0,
+                    max_size=self._pool_size,
+                    reset=_keep_session,
+                    timeout=CONNECT_SECONDS,
+                    command_timeout=COMMAND_SECONDS,
+                )
+
+        return self._pool
+
+    async def _connect(self) -> Connection:
+        import asyncpg
+
+        return await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, command_timeout=COMMAND_SECONDS)
+
+    # ------------------------------------------------------------------------------------------ notifications
+
+    async def wait_until(self, channel: str, topic: str, is_true: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until a condition holds; it is checked again for each notification of this topic on this channel."""
+        notified, key = asyncio.Event(), (channel, topic)
+        self._waiters.setdefault(key, set()).add(notified)
+
+        try:
+            if self._listener is None:
+                self._listener = asyncio.get_running_loop().create_task(self._listen())
+
+            while not await is_true():
+                await notified.wait()
+                notified.clear()
+                self._check_open()
+        finally:
+            self._waiters[key].discard(notified)
+
+            if not self._waiters[key]:
+                del self._waiters[key]
+
+    async def _listen(self) -> None:
+        """Receive notifications, and reconnect forever. After each connect all conditions are checked."""
+        wait = 0.05
+
+        while True:
+            try:
+                connection = await self._connect()
+            except Exception:  # the store boundary: whatever went wrong, a later attempt may succeed
+                wait = min(2 * wait, 1.0)
+            else:
+                wait = 0.05
+                await self._receive(connection)
+
+            await asyncio.sleep(wait)
+
+    async def _receive(self, connection: Connection) -> None:
+        """Receive notifications until the connection is lost."""
+        lost = asyncio.Event()
+        connection.add_termination_listener(lambda _: lost.set())
+
+        try:
+            for channel in ("events", "cancels"):
+                await connection.add_listener(f"{self.schema}_{channel}", self._on_notification)
+
+            self._wake_all()
+
+            while not lost.is_set():
+                try:
+                    await asyncio.wait_for(lost.wait(), CHECK_SECONDS)
+                except TimeoutError:
+                    await connection.fetchval("SELECT 1", timeout=CHECK_SECONDS)
+        except Exception:  # the store boundary: the next connection may work
+            pass
+        finally:
+            connection.terminate()
+
+    def _on_notification(self, connection: Connection, process: int, channel: str, payload: str) -> None:
+        for notified in self._waiters.get((channel.removeprefix(f"{self.schema}_"), payload), ()):
+            notified.set()
+
+    def _wake_all(self) -> None:
+        for waiters in self._waiters.values():
+            for notified in waiters:
+                notified.set()
+
+
+async def _keep_session(connection: Connection) -> None:
+    """Instead of the reset of asyncpg, which is a second round trip: the store changes nothing in a session."""
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether the connection was lost or refused for a while, so that another attempt may succeed."""
+    import asyncpg
+    from asyncpg import exceptions as errors
+
+    if isinstance(error, StoreError | asyncpg.DataError | errors.ClientConfigurationError | errors.InternalClientError):
+        return False
+
+    return isinstance(
+        error,
+        OSError  # also TimeoutError
+        | asyncpg.InterfaceError
+        | errors.PostgresConnectionError
+        | errors.OperatorInterventionError  # the server shuts down, starts or ended the session
+        | errors.InsufficientResourcesError  # too many connections, for example
+        | errors.TransactionRollbackError
+        | errors.ReadOnlySQLTransactionError,  # the server is not the primary one any more
+    )
+
+
+def _is_unique_violation(error: Exception) -> bool:
+    import asyncpg
+
+    return isinstance(error, asyncpg.UniqueViolationError)
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"postgresql://{parts.hostname or ''}{port}{parts.path}"
