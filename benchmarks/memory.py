@@ -51,7 +51,7 @@ async def main(runs: int) -> None:
     ends = [
         ScriptedProvider(lambda request: "done" if len(request.messages) > 1 else call("read", page=1)),
         ScriptedProvider(lambda request: "done" if len(request.messages) > 1 else call("read", page=2)),
-        ScriptedProvider(lambda request: call("publish" if len(request.messages) > 1 else "read", page=3)),
+        ScriptedProvider(lambda request: call("publish") if len(request.messages) > 1 else call("read", page=3)),
         ScriptedProvider(lambda request: 1 / 0 if len(request.messages) > 1 else call("read", page=4)),
     ]
     executors = [CrewExecutor(Agent("worker", model=model, tools=[read, publish])) for model in ends]

@@ -36,7 +36,7 @@ from crew.runs.state import RunState
 from crew.secrets.registry import ExecutorSecrets
 from crew.secrets.scrubbing import scrub_value
 from crew.settings import Place, settings_located_by
-from crew.store.memory import MemoryStore
+from crew.store.location import ExecutorStore, StoreLocation, store_problem
 from crew.telemetry.executor_telemetry import ExecutorTelemetry, Telemetry
 from crew.telemetry.metrics import MetricValue
 from crew.telemetry.setup import current_telemetry, telemetry_from_settings
@@ -58,7 +58,8 @@ class CrewExecutor:
     sanitize_output           remove thinking tags, NULs and surplus white space from outputs. An agent may override it;
                               the transcript keeps replies as they are.
     limits, parameters        defaults of every run.
-    store                     persists runs; the default keeps them in memory.
+    store                     persists runs: an object, the path of an SQLite file, or a URL such as sqlite:///runs.db.
+                              The default keeps the newest runs in memory.
     deps                      a sync or async function that builds the deps of a run from its `RunInfo`, when it starts
                               and when it resumes; `execute(deps=…)` and `resume(deps=…)` override it.
     validator                 checks input, history and answers.
@@ -81,7 +82,7 @@ class CrewExecutor:
         max_input_tokens: int | None = None,
         sanitize_output: bool = False,
         limits: Limits | None = None,
-        store: RunStore | None = None,
+        store: RunStore | StoreLocation | None = None,
         deps: DepsFactory | None = None,
         validator: InputValidator | None = None,
         observers: Sequence[Observer | ObserverFactory] = (),
@@ -96,7 +97,7 @@ class CrewExecutor:
     ) -> None:
         check_arguments(
             crew,
-            store,
+            store_problem(store),
             observers,
             secrets,
             deps=deps,
@@ -123,8 +124,6 @@ class CrewExecutor:
             sanitize_output=sanitize_output,
         )
         self._meter = TokenMeter(plan=self.plan, counter=counter)
-        self._store: RunStore = store if store is not None else MemoryStore()
-        self._commits_immediately = commits_immediately(self._store)
         self._validator = validator or InputValidator()
         self._starter = RunStarter(self.plan, limits or Limits(), parameters, self._validator, self._meter)
         self._deps_factory, self._observers = deps, tuple(observers)
@@ -139,6 +138,8 @@ class CrewExecutor:
         self._providers = _RequestProviders(self._pool, self._secrets)
         self._executor_telemetry = ExecutorTelemetry(crew, self.plan.budget.limit, clock, self._current_telemetry)
         self._check_models()
+        self._store = ExecutorStore(store)
+        self._commits_immediately = commits_immediately(self._store.get())
 
     def _check_models(self) -> None:
         """Raise `DefinitionError` for a model that is unknown, or that does not accept its settings."""
@@ -264,8 +265,12 @@ class CrewExecutor:
         await self._active_runs.cancel_inactive(run)
 
     async def aclose(self) -> None:
-        """Stop active runs, which stay resumable, close all connections, and flush telemetry."""
+        """Stop active runs, which stay resumable, close all connections and the store, and flush telemetry.
+
+        A store that was passed as an object stays open. The executor can be used again.
+        """
         await self._active_runs.aclose()
+        self._store.close()
         await self._current_telemetry().flush()
 
     def metrics(self) -> dict[str, MetricValue]:
@@ -312,7 +317,7 @@ class CrewExecutor:
 
     async def _load(self, run_id: str) -> StoredRun:
         try:
-            return await self._store.load(run_id)
+            return await self._store.get().load(run_id)
         except SystemExit as error:  # the store boundary: user code never ends the process
             raise StoreError(run_id, f"The store failed: {describe(error)}") from error
 
@@ -335,7 +340,7 @@ class CrewExecutor:
         run = ActiveRun(
             plan=self.plan,
             state=state,
-            store=self._store,
+            store=self._store.get(),
             clock=self._clock,
             monotonic=self._monotonic,
             observers=Observers(state.run_id, (telemetry, *others), publish, scrubber),

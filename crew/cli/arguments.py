@@ -125,7 +125,7 @@ def _add_run_parser(subparsers: Subparsers) -> None:
     parser.add_argument("input", nargs="?", help="the task for the crew; read from standard input if omitted")
     parser.add_argument("--agent", help="the agent that starts (default: the crew's entry)")
     parser.add_argument("--rounds", type=int, metavar="N", help="maximum number of model calls (default 200)")
-    _add_settings(parser, store_help="save the run in this SQLite file, so that it can be resumed")
+    _add_settings(parser, store_help="save the run in this SQLite file (or sqlite:///FILE), so that it can be resumed")
     _add_output_options(parser)
     parser.set_defaults(function="crew.cli.run_command:run_command", strict=False)
 
@@ -175,7 +175,7 @@ def _add_cancel_parser(subparsers: Subparsers) -> None:
 def _add_settings(parser: argparse.ArgumentParser, *, store_help: str) -> None:
     """Declare the settings of the executor."""
     parser.add_argument("--config", metavar="FILE", help="executor settings, in the format of config.yaml")
-    parser.add_argument("--store", metavar="FILE", help=store_help)
+    parser.add_argument("--store", metavar="FILE", help=f"{store_help}; default: `store` of the configuration file")
     parser.add_argument(
         "--max-messages", type=int, metavar="N", help="max_messages_per_request: the bound of the history (default 50)"
     )

@@ -6,14 +6,12 @@ import argparse
 import asyncio
 import dataclasses
 import json
-import os
 import shlex
 import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from crew.agents.crew import Crew
@@ -31,6 +29,7 @@ from crew.runs.parameters import Limits
 from crew.runs.result import RunResult
 from crew.runs.state import Pause, pending_pauses
 from crew.simulator.recording import read_recording
+from crew.store.location import file_problem, open_existing_store, open_store
 from crew.store.sqlite import SQLiteStore
 from crew.telemetry.text_tree import Tree
 
@@ -40,11 +39,12 @@ EXIT_CODES = {"completed": 0, "paused": 3, "limit": 4, "cancelled": 130}
 def run_command(args: argparse.Namespace) -> int:
     """Start a run and return the exit code."""
     text = args.input if args.input is not None else _read_input()
+    _find_store(args)
     # Chosen here, so that the resume command can be printed however the run ends.
     args.run_id = uuid.uuid4().hex
 
     def start(executor: CrewExecutor) -> EventStream:
-        if args.store is not None and not args.quiet:
+        if args.location is not None and not args.quiet:
             print(f"crew: run {args.run_id}", file=sys.stderr)
 
         return executor.execute_stream(text.strip("\n"), agent=args.agent, run_id=args.run_id)
@@ -54,7 +54,7 @@ def run_command(args: argparse.Namespace) -> int:
 
 def resume_command(args: argparse.Namespace) -> int:
     """Resume a run and return the exit code."""
-    _check_store_exists(args)
+    _find_stored_run(args)
     pauses = _load_pauses(args)
     answers = _parse_answers(args, pauses)
     return _run_and_report(args, lambda executor: _resume(executor, args, pauses, answers))
@@ -62,9 +62,9 @@ def resume_command(args: argparse.Namespace) -> int:
 
 def cancel_command(args: argparse.Namespace) -> int:
     """Cancel a run and return the exit code."""
-    _check_store_exists(args)
+    _find_stored_run(args)
     crew = load_crew(args.target)
-    store = _open_store(args.store)
+    store = open_existing_store(args.location, args.store_name)
 
     try:
         run_until_signalled(_cancel(_build_executor(crew, args, store, None), args.run_id))
@@ -80,12 +80,25 @@ async def _cancel(executor: CrewExecutor, run_id: str) -> None:
         await executor.cancel(run_id)
 
 
-def _check_store_exists(args: argparse.Namespace) -> None:
-    if args.store is None:
+def _find_stored_run(args: argparse.Namespace) -> None:
+    _find_store(args)
+
+    if args.location is None:
         raise DefinitionError("--store", "required: the SQLite file that holds the run")
 
-    if not Path(args.store).is_file():
-        raise DefinitionError("--store", f"no such file: {args.store!r}; pass the SQLite file that holds the run")
+
+def _find_store(args: argparse.Namespace) -> None:
+    """Add the location of the store to the arguments: `--store`, else `store` in the configuration file, else None."""
+    args.location, args.store_name = args.store, "--store"
+
+    if args.store is None and (config := _config_file(args)) is not None:
+        args.location, args.store_name = executor_options(load(config), config)["store"], f"{config}: store"
+
+
+def _config_file(args: argparse.Namespace) -> str | None:
+    target: str = args.target.partition(":")[0]
+    config: str | None = args.config
+    return target if config is None and target.endswith(CONFIG_SUFFIXES) else config
 
 
 def _resume(
@@ -108,7 +121,7 @@ def _read_input() -> str:
 
 
 def _load_pauses(args: argparse.Namespace) -> Sequence[Pause]:
-    store = SQLiteStore(args.store)
+    store = open_existing_store(args.location, args.store_name)
 
     try:
         return tuple(pending_pauses(asyncio.run(store.load(args.run_id)).state))
@@ -154,11 +167,11 @@ def _run_and_report(args: argparse.Namespace, start: Callable[[CrewExecutor], Ev
     """Start or resume a run, print its events and its result."""
     crew = load_crew(args.target, args.allow_modules)
 
-    if args.record is not None:
-        _check_file("--record", args.record, "run.json")
+    if args.record is not None and (problem := file_problem(args.record, "run.json")):
+        raise DefinitionError("--record", problem)
 
     tree = Tree() if args.trace else None
-    store = None if args.store is None else _open_store(args.store)
+    store = None if args.location is None else open_store(args.location, args.store_name)
 
     try:
         with _printed_warnings(args):
@@ -166,7 +179,7 @@ def _run_and_report(args: argparse.Namespace, start: Callable[[CrewExecutor], Ev
 
         result = run_until_signalled(_run_interactively(executor, start, args))
     except (KeyboardInterrupt, RunError):
-        if args.store is not None:
+        if args.location is not None:
             _print_resume_command(args)
 
         raise
@@ -178,25 +191,6 @@ def _run_and_report(args: argparse.Namespace, start: Callable[[CrewExecutor], Ev
             store.close()
 
     return _print_result(result, args)
-
-
-def _open_store(path: str) -> SQLiteStore:
-    _check_file("--store", path, "runs.db")
-    return SQLiteStore(path)
-
-
-def _check_file(option: str, path: str, example: str) -> None:
-    """Raise `DefinitionError` if the path can't be a file to write."""
-    file = Path(path)
-
-    if not path or file.is_dir():
-        raise DefinitionError(option, f"expected a file such as {example}, not {path!r}")
-
-    if not file.parent.is_dir():
-        raise DefinitionError(option, f"no such folder: {str(file.parent)!r}; create it first")
-
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise DefinitionError(option, f"can't write {path!r}: permission denied")
 
 
 @contextmanager
@@ -212,8 +206,7 @@ def _printed_warnings(args: argparse.Namespace) -> Iterator[None]:
 
 
 def _build_executor(crew: Crew, args: argparse.Namespace, store: SQLiteStore | None, tree: Tree | None) -> CrewExecutor:
-    target = args.target.partition(":")[0]
-    config = args.config if args.config is not None or not target.endswith(CONFIG_SUFFIXES) else target
+    config = _config_file(args)
     limits = Limits() if config is None else executor_options(load(config), config)["limits"]
     options: dict[str, Any] = {
         "max_messages_per_request": args.max_messages,
@@ -251,7 +244,7 @@ def _print_pauses(result: RunResult, args: argparse.Namespace) -> None:
     for pause in result.pauses:
         print(f"crew: waiting for an answer to {pause.id} ({pause.reason}): {pause.text}", file=sys.stderr)
 
-    if args.store is None:
+    if args.location is None:
         print("crew: The run was not saved; pass --store FILE to make it resumable.", file=sys.stderr)
     else:
         samples = {"approval": "yes", "input": "TEXT", "in_doubt": "skip"}

@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
@@ -17,6 +16,7 @@ from crew.history.manifest import expand_manifests
 from crew.messages import AssistantMessage, Manifest, Message
 from crew.runs.interfaces import Cursor, RunRecord, StoredEvent, StoredRunInfo
 from crew.store.codec import MessageSection, encode_events, encode_messages, message_sections
+from crew.store.location import open_existing_store
 from crew.store.rows import message_text
 from crew.store.sqlite import SQLiteStore
 from crew.telemetry.text_tree import Tree
@@ -25,10 +25,7 @@ WIDTH = 100
 
 
 def _with_store(args: argparse.Namespace, work: Callable[[SQLiteStore], Awaitable[int]]) -> int:
-    if not Path(args.store).is_file():
-        raise DefinitionError("--store", f"no such file: {args.store!r}; pass the SQLite file that holds the runs")
-
-    store = SQLiteStore(args.store)
+    store = open_existing_store(args.store, "--store")
 
     async def run() -> int:
         return await work(store)

@@ -26,6 +26,7 @@ from crew.errors import ConfigError, DefinitionError, abbreviate, suggest
 from crew.history.policies.lookup import create_policy, resolve_policy
 from crew.interfaces import ModelSettings, Policy
 from crew.settings import problem_text, read_settings, settings_located_by
+from crew.store.location import relative_to
 from crew.tools.tool import Tool, tool
 
 
@@ -78,6 +79,7 @@ def executor_options(config: ConfigFile, path: str) -> dict[str, Any]:
         "max_input_tokens": config.max_input_tokens,
         "sanitize_output": config.sanitize_output,
         "max_concurrent_runs": config.max_concurrent_runs,
+        "store": None if config.store is None else relative_to(Path(path).parent, config.store),
         "retry": config.retry,
         "limits": limits,
         "parameters": config.parameters,

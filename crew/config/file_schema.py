@@ -46,6 +46,7 @@ from crew.settings import (
     read_options,
     read_settings,
 )
+from crew.store.location import store_problem
 from crew.telemetry.setup import TelemetrySettings
 from crew.validation.validator import InputValidator
 
@@ -224,6 +225,13 @@ class CrewSection(Section):
     entry: str | None = None
 
 
+def _check_store(value: str) -> str:
+    if problem := store_problem(value):
+        raise plain_error("store", f"is not accepted: {problem}", value)
+
+    return value
+
+
 class ConfigFile(Section):
     """The whole file."""
 
@@ -233,6 +241,7 @@ class ConfigFile(Section):
     max_input_tokens: PositiveInt | None = None
     sanitize_output: bool = False
     max_concurrent_runs: PositiveInt | None = None
+    store: Annotated[str, AfterValidator(_check_store)] | None = None
     retry: RetrySection | None = None
     limits: Annotated[Limits, PlainValidator(partial(read_settings, Limits))] = Limits()
     parameters: Annotated[RequestParameters, PlainValidator(_read_parameters)] = RequestParameters()

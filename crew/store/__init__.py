@@ -6,6 +6,7 @@ from crew.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from crew.store.codec import decode_events, decode_state, encode_events, encode_state
+    from crew.store.location import open_store
     from crew.store.memory import MemoryStore
     from crew.store.postgres import PostgresStore
     from crew.store.sqlite import SQLiteStore
@@ -14,6 +15,7 @@ else:
         __name__,
         {
             "crew.store.codec": "decode_events decode_state encode_events encode_state",
+            "crew.store.location": "open_store",
             "crew.store.memory": "MemoryStore",
             "crew.store.postgres": "PostgresStore",
             "crew.store.sqlite": "SQLiteStore",
@@ -28,4 +30,5 @@ __all__ = [
     "decode_state",
     "encode_events",
     "encode_state",
+    "open_store",
 ]

@@ -14,7 +14,7 @@ from crew.agents.crew import Crew
 from crew.errors import DefinitionError, InvalidInput, UnknownPause, Violation, abbreviate
 from crew.interfaces import TokenCounter
 from crew.messages import replace_surrogates
-from crew.runs.interfaces import ObserverFactory, RunStore
+from crew.runs.interfaces import ObserverFactory
 from crew.runs.parameters import RequestParameters
 from crew.runs.state import Pause, RunState, pending_pauses
 from crew.settings import PositiveInt, value_problems
@@ -24,7 +24,7 @@ from crew.validation.validator import InputValidator
 
 def check_arguments(
     crew: object,
-    store: object,
+    store_problem: str,
     observers: object,
     secrets: object,
     *,
@@ -39,7 +39,7 @@ def check_arguments(
     problems = [
         *_crew_problems(crew),
         *(problem for name, (value, accepted) in settings.items() for problem in _type_problems(name, value, accepted)),
-        *_store_problems(store),
+        *([f"store: {store_problem}"] if store_problem else []),
         *_observer_problems(observers),
         *_secret_problems(secrets),
         *_deps_problems(deps),
@@ -69,11 +69,6 @@ def _crew_problems(crew: object) -> Iterator[str]:
 def _type_problems(name: str, value: object, accepted: type) -> Iterator[str]:
     if value is not None and not isinstance(value, accepted):
         yield f"{name} must be {accepted.__name__}(...), not {abbreviate(value)}"
-
-
-def _store_problems(store: object) -> Iterator[str]:
-    if store is not None and (isinstance(store, type) or not isinstance(store, RunStore)):
-        yield f"store must be a store such as crew.store.SQLiteStore('runs.db'), not {abbreviate(store)}"
 
 
 def _deps_problems(deps: object) -> Iterator[str]:

@@ -52,7 +52,7 @@ class Waits:
     ("make", "words"),
     [
         (lambda: CrewExecutor(any_("support")), "crew must be a Crew or an Agent, not 'support'"),
-        (lambda: CrewExecutor(AGENT, store=any_("runs.db")), r"SQLiteStore\('runs.db'\), not 'runs.db'"),
+        (lambda: CrewExecutor(AGENT, store=any_(5)), "store: not a store: 5; use 'runs.db'"),
         (lambda: CrewExecutor(AGENT, limits=any_({"rounds": 3})), r"limits must be Limits\(...\), not {'rounds': 3}"),
         (lambda: CrewExecutor(AGENT, parameters=any_(5)), "parameters must be RequestParameters"),
         (lambda: CrewExecutor(AGENT, observers=any_([42])), "an observer must be a function .* not 42"),
