@@ -278,7 +278,7 @@ def arguments_as_objects(data: Any) -> Any:
 
 def content_as_parts(data: Any) -> Any:
     def change(value: dict[str, Any]) -> None:
-        if isinstance(value.get("content"), str) and value["content"]:
+        if isinstance(value.get("content"), str) and value["content"] and value.get("type") != "message":
             value["content"] = [{"type": "thinking", "thinking": []}, {"type": "text", "text": value["content"]}]
         elif isinstance(value.get("content"), list) and value.get("type") == "message" and value.get("role"):
             texts = [part["text"] for part in value["content"] if part.get("type") == "output_text"]
@@ -303,8 +303,27 @@ async def test_variation_with_a_clear_meaning_is_read(
     rewrite: Callable[[Any], Any], protocol: Protocol, streamed: bool
 ) -> None:
     """Integer ids, arguments as objects (on Messages, as a text) and content as parts (or as a text)."""
+    if (protocol, rewrite) == ("messages", content_as_parts) or (
+        (protocol, streamed, rewrite) == ("messages", True, arguments_as_objects)
+    ):
+        return  # blocks are the usual form, and streamed arguments are texts
+
     result, _ = await steps(protocol, rewrite, streamed=streamed)
     check_two_steps(result)
+
+
+async def test_content_of_messages_may_be_a_text() -> None:
+    """Instead of a list of blocks."""
+
+    def rewrite(data: Any) -> Any:
+        return {**data, "content": "".join(block["text"] for block in data["content"])}
+
+    async with WireServer(lambda *_: "Plain.", faults={0: Fault("rewritten", rewrite=rewrite)}) as server:
+        executor = CrewExecutor(Agent("a", model=retrying_provider(server, "messages")))
+        assert (await executor.execute("Hello")).output == "Plain."
+        await executor.aclose()
+
+    assert server.count == 1
 
 
 @all_protocols
@@ -316,6 +335,7 @@ async def test_plain_answer_to_a_streamed_request_is_read(protocol: Protocol) ->
         await executor.aclose()
 
     assert result.output == "Whole."
+    assert server.count == 1
 
 
 @both_ways
