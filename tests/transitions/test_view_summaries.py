@@ -280,7 +280,7 @@ async def test_view_summary_is_paid_once_across_crashes() -> None:
 
     def executor(model: Any, store: Any) -> CrewExecutor:
         agent = Agent("a", model=model, tools=[read], history=Summarize(limit=14))
-        return run_with(agent, store=store, clock=fixed_clock)
+        return run_with(agent, store=store, clock=fixed_clock, monotonic=fixed_clock)
 
     whole, complete = reader(16), JsonStore()
     expected = await executor(whole, complete).execute("Go.", run_id="r")
