@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import dataclasses
 import json
+import re
 import shlex
 import sys
 import uuid
@@ -29,9 +30,10 @@ from crew.runs.parameters import Limits
 from crew.runs.result import RunResult
 from crew.runs.state import Pause, pending_pauses
 from crew.simulator.recording import read_recording
-from crew.store.location import file_problem, open_existing_store, open_store
-from crew.store.sqlite import SQLiteStore
+from crew.store.location import OpenedStore, file_problem, open_existing_store, open_store
 from crew.telemetry.text_tree import Tree
+
+_PASSWORD = re.compile("(://[^/@:]*):[^/@]*@")
 
 EXIT_CODES = {"completed": 0, "paused": 3, "limit": 4, "cancelled": 130}
 
@@ -205,7 +207,7 @@ def _printed_warnings(args: argparse.Namespace) -> Iterator[None]:
             print(f"! {text}", file=sys.stderr)
 
 
-def _build_executor(crew: Crew, args: argparse.Namespace, store: SQLiteStore | None, tree: Tree | None) -> CrewExecutor:
+def _build_executor(crew: Crew, args: argparse.Namespace, store: OpenedStore | None, tree: Tree | None) -> CrewExecutor:
     config = _config_file(args)
     limits = Limits() if config is None else executor_options(load(config), config)["limits"]
     options: dict[str, Any] = {
@@ -254,7 +256,7 @@ def _print_pauses(result: RunResult, args: argparse.Namespace) -> None:
 def _print_resume_command(args: argparse.Namespace, *answers: str) -> None:
     """Print the command that resumes the run with the same settings."""
     settings = {
-        "--store": args.store,
+        "--store": None if args.store is None else _PASSWORD.sub(r"\1:***@", args.store),
         "--config": args.config,
         "--max-messages": args.max_messages,
         "--history": args.history,

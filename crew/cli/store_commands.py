@@ -16,15 +16,14 @@ from crew.history.manifest import expand_manifests
 from crew.messages import AssistantMessage, Manifest, Message
 from crew.runs.interfaces import Cursor, RunRecord, StoredEvent, StoredRunInfo
 from crew.store.codec import MessageSection, encode_events, encode_messages, message_sections
-from crew.store.location import open_existing_store
+from crew.store.location import OpenedStore, open_existing_store
 from crew.store.rows import message_text
-from crew.store.sqlite import SQLiteStore
 from crew.telemetry.text_tree import Tree
 
 WIDTH = 100
 
 
-def _with_store(args: argparse.Namespace, work: Callable[[SQLiteStore], Awaitable[int]]) -> int:
+def _with_store(args: argparse.Namespace, work: Callable[[OpenedStore], Awaitable[int]]) -> int:
     store = open_existing_store(args.store, "--store")
 
     async def run() -> int:
@@ -42,7 +41,7 @@ def _with_store(args: argparse.Namespace, work: Callable[[SQLiteStore], Awaitabl
 def runs_command(args: argparse.Namespace) -> int:
     """List the stored runs."""
 
-    async def work(store: SQLiteStore) -> int:
+    async def work(store: OpenedStore) -> int:
         page = await store.runs(
             crew=args.crew, status=args.status, conversation=args.conversation, limit=args.limit, cursor=args.cursor
         )
@@ -96,7 +95,7 @@ def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def transcript_command(args: argparse.Namespace) -> int:
     """Print every message of a run, and how the newest request of each agent treated it."""
 
-    async def work(store: SQLiteStore) -> int:
+    async def work(store: OpenedStore) -> int:
         record = await store.run(args.run_id)
 
         for section in message_sections(record.state):
@@ -157,7 +156,7 @@ def _shorten(text: str, width: int = WIDTH) -> str:
 def explain_command(args: argparse.Namespace) -> int:
     """Explain one request: what it held, what was left out and why, and what moved the cached prefix."""
 
-    async def work(store: SQLiteStore) -> int:
+    async def work(store: OpenedStore) -> int:
         sections = [*message_sections((await store.run(args.run_id)).state)]
         requests = [
             (section, index)
@@ -238,7 +237,7 @@ def _prefix(manifest: Manifest) -> str:
 def trace_command(args: argparse.Namespace) -> int:
     """Print the span tree of a stored run, from its events."""
 
-    async def work(store: SQLiteStore) -> int:
+    async def work(store: OpenedStore) -> int:
         record = await store.run(args.run_id)
         events = await _all_events(store, args.run_id)
         tree = Tree()
@@ -259,7 +258,7 @@ def _stored_crew(record: RunRecord) -> Crew:
     return Crew(record.info.crew, agents=[Agent(record.info.agent, model="scripted:-")])
 
 
-async def _all_events(store: SQLiteStore, run_id: str) -> list[StoredEvent]:
+async def _all_events(store: OpenedStore, run_id: str) -> list[StoredEvent]:
     found: list[StoredEvent] = []
     after: Cursor | None = None
 
@@ -276,7 +275,7 @@ async def _all_events(store: SQLiteStore, run_id: str) -> list[StoredEvent]:
 def export_command(args: argparse.Namespace) -> int:
     """Print runs as JSON lines: one for the run, each message and each event."""
 
-    async def work(store: SQLiteStore) -> int:
+    async def work(store: OpenedStore) -> int:
         ids = [args.run_id] if args.run_id is not None else [info.run_id async for info in _all_runs(store)]
 
         for run_id in ids:
@@ -298,7 +297,7 @@ def export_command(args: argparse.Namespace) -> int:
     return _with_store(args, work)
 
 
-async def _all_runs(store: SQLiteStore) -> AsyncIterator[StoredRunInfo]:
+async def _all_runs(store: OpenedStore) -> AsyncIterator[StoredRunInfo]:
     cursor: str | None = None
 
     while True:
@@ -316,7 +315,7 @@ async def _all_runs(store: SQLiteStore) -> AsyncIterator[StoredRunInfo]:
 def forget_command(args: argparse.Namespace) -> int:
     """Erase a run or a conversation."""
 
-    async def work(store: SQLiteStore) -> int:
+    async def work(store: OpenedStore) -> int:
         count = await store.forget(args.id)
         print(f"erased {count} {'run' if count == 1 else 'runs'}")
         return 0

@@ -12,9 +12,11 @@ from crew.runs.interfaces import RunStore
 from crew.store.memory import MemoryStore
 
 StoreLocation: TypeAlias = str | Path
-"""The path of an SQLite file, or a URL such as `sqlite:///runs.db`."""
+"""The path of an SQLite file, or a URL such as `sqlite:///runs.db` or `postgresql://host/database`."""
 
-ACCEPTED = "use 'runs.db', 'sqlite:///runs.db', or SQLiteStore(...)"
+OpenedStore: TypeAlias = "stores.SQLiteStore | stores.PostgresStore"
+
+ACCEPTED = "use 'runs.db', 'sqlite:///runs.db', 'postgresql://…', or SQLiteStore(…)"
 IN_MEMORY = ":memory:"
 
 
@@ -41,9 +43,14 @@ def store_problem(store: object) -> str:
             form = "sqlite:///runs.db, or sqlite:////folder/runs.db for an absolute path, without options"
             return "" if is_file else f"the URL of an SQLite file must be {form}, not {store!r}"
         case "postgres" | "postgresql":
-            return "the extra 'postgres' is not available in this version of Crew; use a file such as 'runs.db'"
+            return "" if rest else "the URL of a PostgreSQL database must be postgresql://user@host:5432/database"
         case _:
             return f"no store for {abbreviate(scheme)} URLs; {ACCEPTED}"
+
+
+def _is_database(location: StoreLocation) -> bool:
+    """Whether a location names a PostgreSQL database, not a file."""
+    return isinstance(location, str) and location.lower().startswith(("postgres://", "postgresql://"))
 
 
 def store_file(location: StoreLocation) -> str:
@@ -54,13 +61,19 @@ def store_file(location: StoreLocation) -> str:
 
 def relative_to(folder: Path, location: str) -> StoreLocation:
     """The same location, where a relative path is one below this folder."""
+    if _is_database(location):
+        return location
+
     file = store_file(location)
     return file if file == IN_MEMORY else folder / file
 
 
-def open_store(location: StoreLocation, subject: str = "CrewExecutor") -> stores.SQLiteStore:
+def open_store(location: StoreLocation, subject: str = "CrewExecutor") -> OpenedStore:
     """Open the store that a location names. Raises `DefinitionError` if it can't be one, else `StoreError`."""
     problem = store_problem(location)
+
+    if not problem and _is_database(location):
+        return stores.PostgresStore(str(location))
 
     if not problem and (file := store_file(location)) != IN_MEMORY:
         problem = file_problem(file, "runs.db")
@@ -71,11 +84,11 @@ def open_store(location: StoreLocation, subject: str = "CrewExecutor") -> stores
     return stores.SQLiteStore(store_file(location))
 
 
-def open_existing_store(location: StoreLocation, subject: str) -> stores.SQLiteStore:
+def open_existing_store(location: StoreLocation, subject: str) -> OpenedStore:
     """Open a store that holds runs: a mistyped name is an error, and creates no file."""
     problem = store_problem(location)
 
-    if not problem and not Path(file := store_file(location)).is_file():
+    if not problem and not _is_database(location) and not Path(file := store_file(location)).is_file():
         problem = f"no such file: {file!r}; pass the SQLite file that holds the runs"
 
     if problem:
@@ -106,7 +119,7 @@ class ExecutorStore:
     def __init__(self, given: RunStore | StoreLocation | None) -> None:
         self._location = given if isinstance(given, StoreLocation) else None
         self._given = MemoryStore() if given is None or isinstance(given, StoreLocation) else given
-        self._opened: stores.SQLiteStore | None = None
+        self._opened: OpenedStore | None = None
         self.get()  # reports a file that can't be opened now, not in the first run
 
     def get(self) -> RunStore:

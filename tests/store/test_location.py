@@ -102,8 +102,7 @@ def test_an_executor_that_is_refused_opens_no_store(tmp_path: Path) -> None:
         ("sqlite://runs.db", "must be sqlite:///runs.db, or sqlite:////folder/runs.db .* not 'sqlite://runs.db'"),
         ("sqlite:///", "must be sqlite:///runs.db, .* not 'sqlite:///'"),
         ("sqlite:///runs.db?mode=ro", "without options, not 'sqlite:///runs.db.mode=ro'"),
-        ("postgresql://me:hunter2@db/x", "the extra 'postgres' is not available in this version of Crew; use a file"),
-        ("postgres://me:hunter2@db/x", "the extra 'postgres' is not available"),
+        ("postgresql://", "must be postgresql://user@host:5432/database"),
         ("mysql://me:hunter2@db/x", "no store for 'mysql' URLs; use 'runs.db', 'sqlite:///runs.db'"),
         (5, "store: not a store: 5; use 'runs.db', .* SQLiteStore"),
         (MemoryStore, "store: not a store: <class"),
@@ -174,7 +173,7 @@ async def test_a_path_in_a_file_is_relative_to_the_file(
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("store: postgresql://x/y", r"config.yaml:1:1: store is not accepted: the extra 'postgres' is not available"),
+        ("store: mysql://x/y", "config.yaml:1:1: store is not accepted: no store for 'mysql' URLs"),
         ("store: ''", "config.yaml:1:1: store is not accepted: expected a file such as runs.db, not ''"),
         ("store: 5", "config.yaml:1:1: store must be a string, not 5"),
     ],
@@ -210,9 +209,9 @@ def test_the_option_overrides_the_file_and_takes_a_url(tmp_path: Path, capsys: p
     capsys.readouterr()
 
     for command in (["run", target, "Hi"], ["resume", target, "r"], ["cancel", target, "r"], ["runs"]):
-        assert main([*command, "--store", "postgresql://me:hunter2@db/x"]) == 2
+        assert main([*command, "--store", "mysql://me:hunter2@db/x"]) == 2
         err = capsys.readouterr().err
-        assert "--store: the extra 'postgres' is not available in this version of Crew" in err
+        assert "--store: no store for 'mysql' URLs" in err
         assert "hunter2" not in err
 
     assert main(["resume", target, "r"]) == 2

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -485,3 +486,29 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     """Before anything connects."""
     with pytest.raises(DefinitionError):
         PostgresStore("postgresql://127.0.0.1/runs", **options)
+
+
+async def test_a_url_names_the_store_in_python_and_in_a_file(
+    server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The executor opens it, closes it, and opens it again; the password of a URL in a file stays out of errors."""
+    monkeypatch.setenv("RUNS_URL", server.url())
+    config = tmp_path / "config.yaml"
+    config.write_text("store: ${RUNS_URL}\n", encoding="utf-8")
+    agent = Agent("clerk", model=ScriptedProvider(call("pay"), "done"), tools=[tool(approval=True)(pay)])
+
+    async with CrewExecutor(agent, store=server.url()) as executor:
+        paused = await executor.execute("Pay.")
+        await executor.aclose()
+        assert (await executor.resume(paused.run_id)).stop_reason == "paused"
+
+    async with CrewExecutor.from_config(config, agent) as executor:
+        result = await executor.resume(paused.run_id, {paused.pauses[0].id: True})
+
+    assert result.output == "done"
+    assert not any(thread.name.startswith("crew-postgres") for thread in threading.enumerate())
+
+
+def pay() -> str:
+    """Pay."""
+    return "paid"
