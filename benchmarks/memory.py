@@ -1,7 +1,7 @@
 """Measures the memory of a process over many sequential runs on the default store; it must stay flat.
 
 Usage: python benchmarks/memory.py [RUNS]. Each run calls a tool that returns 2,000 characters. One run in four stays
-paused, and one in four fails. A warm-up comes first: as many runs as the store keeps.
+paused, and one in four fails. A warm-up comes first: twice as many runs as the stores keep.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from pathlib import Path
 from crew import Agent, CrewExecutor, RunError, ScriptedProvider, call, tool
 
 RUNS = 20_000
-WARM_UP = 4_000
+WARM_UP = 8_000
 STEPS = 8
 
 
