@@ -9,7 +9,7 @@ CrewError
 │   ├── UnknownRun           the store has no unfinished run with this id
 │   │   └── RunExpired       the run left a `MemoryStore`, which keeps only the newest runs
 │   └── RunConflict          another process already resumed or cancelled the run
-├── RunActive                this executor is already running the run
+├── RunActive                this executor, or another process, is already running the run
 ├── CrewChanged              a stored run needs what the crew no longer has, or `strict` found changes
 ├── UnknownPause             the run has no pending pause with this id
 ├── ProviderError            a model request failed, or its reply is unusable
@@ -187,11 +187,16 @@ class RunConflict(StoreError):
 
 
 class RunActive(CrewError):
-    """This executor is already running the run."""
+    """This executor, or another live process, is already running the run; `owner` describes that process."""
 
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
-        super().__init__(f"Run {run_id!r} is already running in this executor: wait until it ends, or cancel it first.")
+    def __init__(self, run_id: str, owner: str = "") -> None:
+        self.run_id, self.owner = run_id, owner
+        advice = "wait until it ends, or cancel it first"
+        super().__init__(
+            f"Run {run_id!r} is running in {owner}: {advice}. take_over=True (--take-over) takes it from that process."
+            if owner
+            else f"Run {run_id!r} is already running in this executor: {advice}."
+        )
 
 
 class CrewChanged(CrewError):

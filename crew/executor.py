@@ -15,17 +15,20 @@ from crew import config
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
 from crew.engine.active_runs import ActiveRuns
-from crew.engine.fairness import Admission, next_order, take_turn
+from crew.engine.compile_crew import compile_crew
+from crew.engine.fairness import Admission, take_turn
+from crew.engine.held_leases import LeaseKeeper
 from crew.engine.observers import Observers, observers_for_run
+from crew.engine.requests import RequestProviders
 from crew.engine.run import ActiveRun
-from crew.engine.run_start import HistoryInput, RunArguments, RunStarter, build_deps
+from crew.engine.run_start import HistoryInput, OnExisting, ResumeArguments, RunArguments, RunStarter, build_deps
 from crew.engine.run_sync import run_sync
+from crew.engine.stored_runs import ExistingRun, recover_runs
 from crew.engine.stream import EventStream, Publish
-from crew.engine.token_meter import TokenMeter, check_windows
-from crew.errors import StoreError, describe
-from crew.history.policies.chain import default_bounded_policy, split_stages
-from crew.history.policies.lookup import PolicySpec, resolve_policy
-from crew.interfaces import Provider, RetryPolicy, TokenCounter
+from crew.engine.token_meter import TokenMeter
+from crew.errors import CrewError, StoreError, UnknownRun, describe
+from crew.history.policies.lookup import PolicySpec
+from crew.interfaces import RetryPolicy, TokenCounter
 from crew.messages import UserMessage
 from crew.providers.pool import ProviderPool
 from crew.runs.events import Resumed
@@ -40,10 +43,8 @@ from crew.store.location import ExecutorStore, StoreLocation, store_problem
 from crew.telemetry.executor_telemetry import ExecutorTelemetry, Telemetry
 from crew.telemetry.metrics import MetricValue
 from crew.telemetry.setup import current_telemetry, telemetry_from_settings
-from crew.transitions.plan import Plan, check_view_policies, compile_plan, resolve_budget
 from crew.transitions.result import build_result
 from crew.transitions.resume import check_crew
-from crew.transitions.setting_conflicts import warn_of_conflicts
 from crew.validation.executor_arguments import answers_as_dict, check_answers, check_arguments
 from crew.validation.validator import InputValidator
 
@@ -115,7 +116,7 @@ class CrewExecutor:
         )
         crew = Crew(crew.name, agents=[crew]) if isinstance(crew, Agent) else crew
         parameters = parameters or RequestParameters()
-        self.plan = _compile(
+        self.plan = compile_crew(
             crew,
             history,
             (max_messages_per_request, prune_to),
@@ -129,17 +130,18 @@ class CrewExecutor:
         self._deps_factory, self._observers = deps, tuple(observers)
         self._clock, self._monotonic = clock, monotonic
         self._pool = ProviderPool(retry)
-        self._active_runs = ActiveRuns(connections=self._pool, admission=Admission(max_concurrent_runs))
         # Not a bound method: an executor without reference cycles closes its connections as soon as it is dropped.
         self._current_telemetry: Callable[[], Telemetry] = lambda: telemetry or current_telemetry()
         self._telemetry = telemetry
         models = [model for agent in self.plan.agents.values() for model in (agent.model, agent.backup)]
         self._secrets = ExecutorSecrets(secrets, [*models, *self.plan.summarizers])
-        self._providers = _RequestProviders(self._pool, self._secrets)
+        self._providers = RequestProviders(self._pool, self._secrets.register_new_keys)
         self._executor_telemetry = ExecutorTelemetry(crew, self.plan.budget.limit, clock, self._current_telemetry)
         self._check_models()
         self._store = ExecutorStore(store)
         self._commits_immediately = commits_immediately(self._store.get())
+        leases = LeaseKeeper.of_store(self._store.get, monotonic)
+        self._active_runs = ActiveRuns(connections=self._pool, admission=Admission(max_concurrent_runs), leases=leases)
 
     def _check_models(self) -> None:
         """Raise `DefinitionError` for a model that is unknown, or that does not accept its settings."""
@@ -193,12 +195,14 @@ class CrewExecutor:
         run_id: str | None = None,
         deps: Any = None,
         metadata: Mapping[str, object] | None = None,
+        on_existing: OnExisting = "error",
     ) -> RunResult:
         """Run the crew on this input until it is finished, paused, or stopped by a limit.
 
-        `metadata` are JSON values that are stored with the run, and kept when it resumes.
+        `metadata` are JSON values that are stored with the run, and kept when it resumes. If a run with this `run_id`
+        exists, `on_existing="return"` returns its result, or its state if it is unfinished; else it is `RunExists`.
         """
-        given = RunArguments(input, history, agent, parameters, run_id, metadata)
+        given = RunArguments(input, history, agent, parameters, run_id, metadata, on_existing)
         await take_turn(given.order)
         return await self._stream(given, deps, streams=False).drain()
 
@@ -211,9 +215,10 @@ class CrewExecutor:
         run_id: str | None = None,
         deps: Any = None,
         metadata: Mapping[str, object] | None = None,
+        on_existing: OnExisting = "error",
     ) -> EventStream:
         """The same run as a stream of events."""
-        given = RunArguments(input, history, agent, parameters, run_id, metadata)
+        given = RunArguments(input, history, agent, parameters, run_id, metadata, on_existing)
         return self._stream(given, deps, streams=True)
 
     def execute_sync(
@@ -225,37 +230,68 @@ class CrewExecutor:
         run_id: str | None = None,
         deps: Any = None,
         metadata: Mapping[str, object] | None = None,
+        on_existing: OnExisting = "error",
     ) -> RunResult:
         """The same run for scripts and notebooks; inside a running event loop it runs on another thread.
 
         Each thread keeps an event loop, so that connections stay open between calls. Ctrl-C stops the run as `cancel`
         of its task does: its state is committed, and it can be resumed.
         """
-        given = RunArguments(input, history, agent, parameters, run_id, metadata)
+        given = RunArguments(input, history, agent, parameters, run_id, metadata, on_existing)
         stream = self._stream(given, deps, streams=False)
         return run_sync(stream.drain)
 
     async def resume(
-        self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None, *, strict: bool = False
+        self,
+        run_id: str,
+        answers: Mapping[str, Any] | None = None,
+        deps: Any = None,
+        *,
+        strict: bool = False,
+        take_over: bool = False,
     ) -> RunResult:
         """Continue a run that was paused, interrupted or failed; nothing whose result was committed is repeated.
 
         If the crew changed since then, a warning names the changes; with `strict`, `CrewChanged` is raised instead.
+        A run that another live process owns raises `RunActive`; `take_over` takes it from that process.
         """
-        return await self._resume_stream(run_id, answers, deps, streams=False, strict=strict).drain()
+        given = ResumeArguments(run_id, answers, strict, take_over)
+        return await self._resume_stream(given, deps, streams=False).drain()
 
     def resume_stream(
-        self, run_id: str, answers: Mapping[str, Any] | None = None, deps: Any = None, *, strict: bool = False
+        self,
+        run_id: str,
+        answers: Mapping[str, Any] | None = None,
+        deps: Any = None,
+        *,
+        strict: bool = False,
+        take_over: bool = False,
     ) -> EventStream:
         """The same as a stream of events."""
-        return self._resume_stream(run_id, answers, deps, streams=True, strict=strict)
+        given = ResumeArguments(run_id, answers, strict, take_over)
+        return self._resume_stream(given, deps, streams=True)
+
+    async def recover(self) -> dict[str, RunResult | CrewError]:
+        """Resume the runs of this crew whose owner died, all at the same time: the result or error of each run."""
+        return await recover_runs(self._active_runs, self._load, self.resume, self.plan.crew.name)
 
     async def cancel(self, run_id: str) -> None:
-        """Cancel a run that is under way or paused; it returns with `stop_reason="cancelled"` and a valid history."""
+        """Cancel a run that is under way or paused; it returns with `stop_reason="cancelled"` and a valid history.
+
+        If another process owns the run, wait until that process has cancelled it.
+        """
         if await self._active_runs.cancel(run_id):
             return
 
-        stored = await self._load(run_id)
+        requested = await self._active_runs.cancel_elsewhere(run_id)
+
+        try:
+            stored = await self._load(run_id)
+        except UnknownRun:
+            if requested:
+                return  # its owner cancelled it
+
+            raise
 
         if await self._active_runs.cancel(run_id):
             return  # it was resumed in the meantime
@@ -290,28 +326,32 @@ class CrewExecutor:
     def _stream(self, given: RunArguments, deps: Any, *, streams: bool) -> EventStream:
         state, started = self._starter.start(given, self._secrets.scrubber())
 
-        async def work(publish: Publish) -> RunResult:
+        async def start(publish: Publish) -> RunResult:
             run, traceparent = self._active_run(state, publish, await self._deps(deps, state), streams=streams)
             run.order = given.order
             return await self._active_runs.run(run, replace(started, traceparent=traceparent))
 
-        return EventStream(work)
+        if given.on_existing == "error":
+            return EventStream(start)
 
-    def _resume_stream(
-        self, run_id: str, answers: Mapping[str, Any] | None, deps: Any, *, streams: bool, strict: bool
-    ) -> EventStream:
-        given, order = scrub_value(self._secrets.scrubber(), answers_as_dict(answers)), next_order()
+        existing = ExistingRun(self._store.get(), self._active_runs, self.plan, started, self._secrets.scrubber())
+        return EventStream(lambda publish: existing.find_or(lambda: start(publish)))
+
+    def _resume_stream(self, given: ResumeArguments, deps: Any, *, streams: bool) -> EventStream:
+        run_id, answers = given.run_id, scrub_value(self._secrets.scrubber(), answers_as_dict(given.answers))
 
         async def work(publish: Publish) -> RunResult:
             self._active_runs.check_inactive(run_id)
-            await take_turn(order)
+            await take_turn(given.order)
             stored = await self._load(run_id)
-            check_crew(self.plan, stored.state, strict=strict)
-            check_answers(stored.state, given, self._validator)
+            await self._active_runs.check_unowned(run_id, take_over=given.take_over)
+            check_crew(self.plan, stored.state, strict=given.strict)
+            check_answers(stored.state, answers, self._validator)
             built = await self._deps(deps, stored.state, resumes=True)
             run, trace = self._active_run(stored.state, publish, built, streams=streams, resumes=True)
-            run.version, run.order = stored.version, order
-            return await self._active_runs.run(run, Resumed(run_id=run_id, answers=given, traceparent=trace))
+            run.version, run.order = stored.version, given.order
+            resumed = Resumed(run_id=run_id, answers=answers, traceparent=trace)
+            return await self._active_runs.run(run, resumed, take_over=given.take_over)
 
         return EventStream(work)
 
@@ -354,42 +394,3 @@ class CrewExecutor:
             commits_immediately=self._commits_immediately,
         )
         return run, telemetry.traceparent
-
-
-def _compile(
-    crew: Crew,
-    history: PolicySpec,
-    bounds: tuple[int | None, int | None],
-    parameters: RequestParameters,
-    *,
-    max_input_tokens: int | None,
-    sanitize_output: bool,
-) -> Plan:
-    """The checked plan of a crew; `bounds` are `max_messages_per_request` and `prune_to`."""
-    policy = resolve_policy(history)
-    shared, views = split_stages(policy)
-    plan = compile_plan(
-        crew,
-        shared,
-        resolve_budget(crew, shared, *bounds),
-        views,
-        max_input_tokens=max_input_tokens,
-        sanitize_output=sanitize_output,
-        default_bounded=default_bounded_policy(policy),
-    )
-    check_view_policies(plan)
-    check_windows(plan)
-    warn_of_conflicts(plan, views, *bounds, parameters)
-    return plan
-
-
-class _RequestProviders:
-    """The provider pool of a run; registers new API keys as secrets before each request."""
-
-    def __init__(self, pool: ProviderPool, secrets: ExecutorSecrets) -> None:
-        self._pool, self._secrets = pool, secrets
-
-    def get(self, model: str | Provider, retry: RetryPolicy | None = None) -> Provider:
-        """The provider of a model."""
-        self._secrets.register_new_keys()
-        return self._pool.get(model, retry)

@@ -127,7 +127,7 @@ def _add_run_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--rounds", type=int, metavar="N", help="maximum number of model calls (default 200)")
     _add_settings(parser, store_help="save the run in this SQLite file (or sqlite:///FILE), so that it can be resumed")
     _add_output_options(parser)
-    parser.set_defaults(function="crew.cli.run_command:run_command", strict=False)
+    parser.set_defaults(function="crew.cli.run_command:run_command", strict=False, take_over=False)
 
 
 def _add_resume_parser(subparsers: Subparsers) -> None:
@@ -151,6 +151,9 @@ def _add_resume_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="refuse to resume if the crew changed since the run was started"
     )
+    parser.add_argument(
+        "--take-over", action="store_true", help="take the run from another process that is still running it"
+    )
     _add_settings(parser, store_help="the SQLite file that holds the run (required)")
     _add_output_options(parser)
     # A run keeps the limits of its start.
@@ -161,9 +164,9 @@ def _add_cancel_parser(subparsers: Subparsers) -> None:
     """Declare the arguments of `crew cancel`."""
     parser = subparsers.add_parser(
         "cancel",
-        help="cancel a run that was paused, interrupted or killed",
+        help="cancel a run that is under way, paused, interrupted or killed",
         description="Cancel a run that `crew run --store FILE` saved: it is finished and can't be resumed. "
-        "A process that still runs it stops at its next step.",
+        "If another process runs it, that process stops it within a second, and the command waits for it.",
         epilog="Exit codes: 0 cancelled, 1 failed, 2 wrong usage. Example: crew cancel crew.py RUN --store runs.db",
     )
     parser.add_argument("target", help=TARGET_HELP)

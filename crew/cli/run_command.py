@@ -109,7 +109,7 @@ def _resume(
     if not args.quiet:
         print_refusals(pauses, answers)
 
-    return executor.resume_stream(args.run_id, answers, strict=args.strict)
+    return executor.resume_stream(args.run_id, answers, strict=args.strict, take_over=args.take_over)
 
 
 def _read_input() -> str:

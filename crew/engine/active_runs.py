@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 
 from crew.engine.concurrency import USER_CODE_ERRORS, cancel_and_wait, is_failure
 from crew.engine.fairness import Admission, CommitGate, enter_run
+from crew.engine.held_leases import LeaseKeeper
 from crew.engine.loop import drive
 from crew.engine.run import ActiveRun
 from crew.errors import CrewError, RunActive, RunConflict, RunError, RunExists, describe
@@ -37,35 +38,42 @@ def _closing_observers(run: ActiveRun) -> Iterator[None]:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ActiveRuns:
-    """Holds the task of each run. Connections belong to the executor and its event loop, not to a run."""
+    """Holds the task of each run. Connections belong to the executor and its event loop, not to a run.
+
+    `leases` is None if the store has none: then no other process can reach its runs.
+    """
 
     connections: AsyncClosable
     admission: Admission = field(default_factory=Admission)
     commits: CommitGate = field(default_factory=CommitGate)
+    leases: LeaseKeeper | None = None
     _tasks: dict[str, asyncio.Task[object]] = field(default_factory=dict)
     _cancelled: set[str] = field(default_factory=set)
     _cancelling: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     """The inactive runs whose cancellation is being recorded; the future ends with it."""
 
-    async def run(self, run: ActiveRun, first: InputEvent) -> RunResult:
-        """Record the first event and drive the run; observers are notified when it ends."""
+    async def run(self, run: ActiveRun, first: InputEvent, *, take_over: bool = False) -> RunResult:
+        """Record the first event and drive the run; observers are notified when it ends.
+
+        With `take_over` the run is taken from the process that owns it.
+        """
         enter_run(run.order)
 
         with _closing_observers(run):
-            return await self._run_claimed(run, first)
+            return await self._run_claimed(run, first, take_over=take_over)
 
-    async def _run_claimed(self, run: ActiveRun, first: InputEvent) -> RunResult:
+    async def _run_claimed(self, run: ActiveRun, first: InputEvent, *, take_over: bool) -> RunResult:
         run_id = run.state.run_id
 
         if isinstance(first, RunStarted) and run_id in self._tasks:
             raise RunExists(run_id)
 
-        async with self.claim(run_id):
+        async with self.claim(run_id), AsyncExitStack() as stack:
             failure: BaseException | None = None
 
             try:
                 async with self.admission.admitted(run.order):
-                    await run.record(first)
+                    await self._record_first(run, first, stack, take_over=take_over)
                     await self._drive_until_time_limit(run)
             except USER_CODE_ERRORS as error:  # policies, filters and stores are user code: the caller gets a RunError
                 if is_failure(error):
@@ -91,6 +99,33 @@ class ActiveRuns:
 
         return self._result(run)
 
+    async def _record_first(
+        self, run: ActiveRun, first: InputEvent, stack: AsyncExitStack, *, take_over: bool = False
+    ) -> None:
+        """Record the first event and take the lease of the run, which is released with the stack.
+
+        A new run takes it after its first commit: before, its id may belong to a run whose lease must stay.
+        """
+        run_id, is_new = run.state.run_id, isinstance(first, RunStarted)
+
+        if is_new:
+            await run.record(first)
+
+        if self.leases is not None:
+            held = self.leases.hold(run_id, lambda: self._request_cancel(run_id), take_over=take_over)
+            run.lease = await stack.enter_async_context(held)
+
+        if not is_new:
+            await run.record(first)
+
+    def _request_cancel(self, run_id: str) -> None:
+        """Cancel the task of a run, which then records the cancellation."""
+        task = self._tasks.get(run_id)
+
+        if task is not None and run_id not in self._cancelling and run_id not in self._cancelled:
+            self._cancelled.add(run_id)
+            task.cancel()
+
     def _result(self, run: ActiveRun) -> RunResult:
         return replace(build_result(run.plan, run.state), orphans=tuple(run.orphans))
 
@@ -109,7 +144,7 @@ class ActiveRuns:
 
     def _run_error(self, run: ActiveRun, error: BaseException) -> Exception:
         """The error for the caller; the stream's last event reports it first."""
-        if isinstance(error, RunConflict):
+        if isinstance(error, RunConflict | RunActive):
             return error  # the run did not fail: another process drives it
 
         if run.version == 0 and isinstance(error, CrewError) and not isinstance(error, RunError):
@@ -133,9 +168,10 @@ class ActiveRuns:
         ended = self._cancelling[run_id] = asyncio.get_running_loop().create_future()
 
         try:
-            async with self.claim(run_id):
+            async with self.claim(run_id), AsyncExitStack() as stack:
                 with _closing_observers(run):
-                    await self._record_cancelled(run)
+                    if not isinstance(run.state.next, Finished):
+                        await self._record_first(run, Cancelled(run_id=run_id), stack)
         finally:
             del self._cancelling[run_id]
             ended.set_result(None)
@@ -163,6 +199,23 @@ class ActiveRuns:
         """Raise `RunActive` if this run is under way here."""
         if run_id in self._tasks:
             raise RunActive(run_id)
+
+    def is_active(self, run_id: str) -> bool:
+        """Whether this run is under way here."""
+        return run_id in self._tasks
+
+    async def is_owned(self, run_id: str) -> bool:
+        """Whether this run is under way here, or in another live process."""
+        return run_id in self._tasks or (self.leases is not None and await self.leases.owner(run_id) is not None)
+
+    async def check_unowned(self, run_id: str, *, take_over: bool = False) -> None:
+        """Raise `RunActive` if this run is under way in another live process, unless it is taken over."""
+        if self.leases is not None and not take_over and (owner := await self.leases.owner(run_id)) is not None:
+            raise RunActive(run_id, str(owner))
+
+    async def cancel_elsewhere(self, run_id: str) -> bool:
+        """Ask the process that owns a run to cancel it, and wait until it did; False if no process owns it."""
+        return self.leases is not None and await self.leases.cancel_elsewhere(run_id)
 
     async def cancel(self, run_id: str) -> bool:
         """Cancel a run that is under way here and wait for its end; False if it is not under way."""

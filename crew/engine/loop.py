@@ -10,7 +10,7 @@ from crew.engine.concurrency import USER_CODE_ERRORS, is_failure, run_all
 from crew.engine.model_step import ask_model
 from crew.engine.run import ActiveRun
 from crew.engine.tool_step import run_call, start_calls
-from crew.errors import BranchesFailed, StoreError, describe
+from crew.errors import BranchesFailed, RunActive, StoreError, describe
 from crew.runs.events import BranchTimedOut, RunFailed
 from crew.runs.state import AskModel, AwaitInput, CallTools, Compact, Finished, RunBranches, RunState, is_blocked
 from crew.transitions.advance import find_run
@@ -23,8 +23,8 @@ async def drive(run: ActiveRun, run_id: str) -> None:
             await perform_next(run, state)
         except USER_CODE_ERRORS as error:  # policies and handoff filters are user code; they fail their branch alone
             # A failed branch is data, and its group decides. A failed root run raises, and can be resumed. A failing
-            # store fails the whole run.
-            if run_id == run.state.run_id or isinstance(error, StoreError) or not is_failure(error):
+            # store, or another process that took the run over, ends the whole run.
+            if run_id == run.state.run_id or isinstance(error, StoreError | RunActive) or not is_failure(error):
                 raise
 
             run.errors[run_id] = error

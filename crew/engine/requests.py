@@ -1,16 +1,16 @@
-"""Builds model requests: the current agent's request with its manifest, and the settings of summary requests."""
+"""Builds model requests: the current agent's request with its manifest, the settings of summary requests, providers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from crew.engine.run import ActiveRun
+from crew.engine.run import ActiveRun, Providers
 from crew.history.manifest import build_manifest
 from crew.history.summaries import MAX_SUMMARY_TOKENS
 from crew.history.token_budget import Calibration
 from crew.history.view import RequestView, View
-from crew.interfaces import ModelRequest, ModelSettings, OutputSpec, Provider, RetryAttempt
+from crew.interfaces import ModelRequest, ModelSettings, OutputSpec, Provider, RetryAttempt, RetryPolicy
 from crew.message_rules.profiles import get_profile
 from crew.message_rules.repair import repair
 from crew.messages import Manifest, Message
@@ -114,3 +114,15 @@ def summary_settings(given: ModelSettings, provider: Provider, thinking_tokens: 
         reasoning=reasoning,
         stop=(),
     )
+
+
+class RequestProviders:
+    """The providers of an executor's runs; registers new API keys as secrets before each request."""
+
+    def __init__(self, providers: Providers, register_keys: Callable[[], None]) -> None:
+        self._providers, self._register_keys = providers, register_keys
+
+    def get(self, model: str | Provider, retry: RetryPolicy | None = None) -> Provider:
+        """The provider of a model."""
+        self._register_keys()
+        return self._providers.get(model, retry)

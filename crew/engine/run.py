@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from crew.engine.concurrency import USER_CODE_ERRORS, carried_result, carry_errors, is_failure, wait_until_done
 from crew.engine.fairness import CommitGate, RunOrder, next_order, take_turn
+from crew.engine.held_leases import HeldLease
 from crew.engine.observers import Observers
 from crew.engine.token_meter import FactCounter, TokenMeter
 from crew.errors import CrewError, StoreError, describe
@@ -41,8 +42,8 @@ class ActiveRun:
     run is under way changes neither the order of its events nor its durations.
     `commits_immediately` is whether the store's `commit` never suspends. `errors` holds the error of each run
     that failed in this process: the state only has its text. `register_keys` registers API keys that were set
-    meanwhile. `orphans` are the tools and models that go on although they were cancelled. `is_open` is whether
-    observers still get events.
+    meanwhile. `lease` makes this process the owner of the run, if the store has leases. `orphans` are the tools and
+    models that go on although they were cancelled. `is_open` is whether observers still get events.
     """
 
     plan: Plan
@@ -63,6 +64,7 @@ class ActiveRun:
     register_keys: Callable[[], None] = lambda: None
     errors: dict[str, BaseException] = field(default_factory=dict)
     orphans: list[str] = field(default_factory=list)
+    lease: HeldLease | None = None
     is_open: bool = True
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _uncommitted: list[Event] = field(default_factory=list)

@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from inspect import isawaitable
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, Literal
 
 from crew.engine.concurrency import USER_CODE_ERRORS, is_failure
 from crew.engine.fairness import RunOrder, next_order
@@ -26,9 +26,10 @@ from crew.secrets.registry import SecretRegistry
 from crew.secrets.scrubbing import scrub_error, scrub_value
 from crew.transitions.plan import Plan, check_system_messages_fit
 from crew.transitions.result import continue_from, continue_messages
-from crew.validation.executor_arguments import check_metadata, check_parameters
+from crew.validation.executor_arguments import check_metadata, check_on_existing, check_parameters
 from crew.validation.validator import InputValidator
 
+OnExisting = Literal["error", "return"]
 HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
 
 
@@ -42,6 +43,18 @@ class RunArguments:
     parameters: RequestParameters | None
     run_id: str | None
     metadata: Mapping[str, object] | None
+    on_existing: OnExisting = "error"
+    order: RunOrder = field(default_factory=next_order)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeArguments:
+    """The arguments of one `resume`."""
+
+    run_id: str
+    answers: Mapping[str, object] | None
+    strict: bool
+    take_over: bool
     order: RunOrder = field(default_factory=next_order)
 
 
@@ -57,6 +70,7 @@ class RunStarter:
 
     def start(self, given: RunArguments, scrubber: SecretRegistry) -> tuple[RunState, RunStarted]:
         """The state before the first event, and that event. Raises `InvalidInput` before anything is stored."""
+        check_on_existing(given.on_existing, given.run_id)
         parameters = self.parameters if given.parameters is None else check_parameters(given.parameters)
         goal = given.input if isinstance(given.input, UserMessage) else UserMessage(given.input)
 

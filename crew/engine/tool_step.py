@@ -104,6 +104,9 @@ async def run_call(run: ActiveRun, state: RunState, prepared: PreparedCall) -> N
         if seconds <= 0:
             break
 
+        if run.lease is not None and tool.effect == "write":
+            await run.lease.check()  # another process may have taken the run over since the call was recorded
+
         text, outcome = await _attempt(run, state, prepared, seconds)
 
         if outcome != "error":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import JsonValue
 
@@ -70,13 +70,13 @@ class RunResult:
     `finish_reason` is why the final answer ended; anything but "stop" means that it may be incomplete. It is None if
     the run is not completed. `in_doubt` are the writes that were started without a result: they may have taken effect.
     `orphans` are the tools and models that went on although they were cancelled, when the run returned. `metadata` is
-    what was passed to `execute`.
+    what was passed to `execute`. The stop reason `running` only occurs with `execute(on_existing="return")`.
 
     Pass the result itself as `history=` of the next `execute` to continue the conversation.
     """
 
     output: Any
-    stop_reason: StopReason
+    stop_reason: StopReason | Literal["running"]
     finish_reason: AnswerReason | None = None
     limit: ReachedLimit | None = None
     run_id: str

@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +19,7 @@ from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, Store
 from crew.runs.state import Finished, RunState, run_status
 from crew.store.codec import encode_messages
 from crew.store.rows import EventRow, NewRows, Written, WrittenRuns, event_rows, new_rows
+from crew.store.sqlite_leases import SQLiteLeases
 from crew.store.sqlite_reader import SQLiteReader
 
 Value = TypeVar("Value")
@@ -52,9 +54,12 @@ class SQLiteStore:
 
     A commit is one transaction. A message is written once: a run that continues a finished one appends to its messages
     (its *path*), a run that continues another state begins a path that forks from it, and each branch has its own.
+    A process that stops renewing the lease of its run loses it after `lease_seconds`, by `clock`.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(
+        self, path: str | Path, *, lease_seconds: float = 15.0, clock: Callable[[], float] = time.time
+    ) -> None:
         self._lock, self._path = threading.Lock(), str(path)
         self._written = WrittenRuns()
 
@@ -66,6 +71,7 @@ class SQLiteStore:
             self._check_layout()
             self._file.execute("PRAGMA secure_delete=ON")
             self._file.executescript(_SCHEMA)
+            self._leases = SQLiteLeases(self._file, self._lock, seconds=lease_seconds, clock=clock)
         except (sqlite3.Error, OSError) as error:
             raise StoreError("", f"The store {self._path!r} can't be opened: {error}.") from error
 
@@ -149,6 +155,10 @@ class SQLiteStore:
         self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._written.clear()
         return count
+
+    def leases(self) -> SQLiteLeases:
+        """The leases of the runs in this file: each run under way has one owner among all processes."""
+        return self._leases
 
     def close(self) -> None:
         """Close the file."""

@@ -117,6 +117,19 @@ def check_parameters(parameters: object) -> RequestParameters:
     return parameters
 
 
+def check_on_existing(on_existing: object, run_id: str | None) -> None:
+    """Raise `InvalidInput` unless `on_existing` is known, and has a run id to look for."""
+    text = ""
+
+    if on_existing not in ("error", "return"):
+        text = f"on_existing must be 'error' or 'return', not {abbreviate(on_existing)}."
+    elif on_existing == "return" and run_id is None:
+        text = "on_existing='return' needs a run_id: a run without one is always new."
+
+    if text:
+        raise InvalidInput([Violation(rule="on_existing", text=text, value=on_existing)])
+
+
 MAX_METADATA_DEPTH = 20
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +14,16 @@ from crew.history import estimate_tokens
 from crew.history.policies import Rolling, Unbounded
 from crew.interfaces import HistoryBudget, Policy, Provider, TokenCounter
 from crew.runs import Finished, RunStore
+from crew.runs.leases import RunLeases
 from crew.store import MemoryStore, SQLiteStore
 from crew.store import memory as memory_room
 from tests.contracts.policy import PolicyContract
 from tests.contracts.provider import ProviderContract
+from tests.contracts.run_leases import RunLeasesContract
 from tests.contracts.run_reader import RunReaderContract
 from tests.contracts.run_store import RunStoreContract, event, state
 from tests.contracts.token_counter import TokenCounterContract
+from tests.support.clocks import ManualClock
 from tests.support.providers import RecordingProvider
 from tests.support.stores import JsonStore
 
@@ -41,6 +44,27 @@ class TestSQLiteStore(RunStoreContract, RunReaderContract):
         store = SQLiteStore(tmp_path / "runs.db")
         yield store
         store.close()
+
+
+class TestSQLiteLeases(RunLeasesContract):
+    """The leases of the store in a file; its clock is that of the test."""
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return ManualClock()
+
+    @pytest.fixture
+    def leases(self, tmp_path: Path, clock: ManualClock) -> Iterator[RunLeases]:
+        store = SQLiteStore(tmp_path / "runs.db", clock=clock)
+        yield store.leases()
+        store.close()
+
+    @pytest.fixture
+    def lapse(self, clock: ManualClock) -> Callable[[], Awaitable[None]]:
+        async def advance() -> None:
+            clock.now += 15.0
+
+        return advance
 
 
 class TestJsonStore(RunStoreContract):

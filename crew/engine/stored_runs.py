@@ -1,0 +1,126 @@
+"""Runs that are stored already: returned instead of started again, or resumed because their owner died."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from crew.engine.active_runs import ActiveRuns
+from crew.errors import CrewError, InvalidInput, RunActive, RunConflict, RunExists, UnknownRun, Violation, abbreviate
+from crew.messages import Message, UserMessage
+from crew.runs.events import RunStarted
+from crew.runs.interfaces import RunReader, RunStore, StoredRun
+from crew.runs.result import RunResult
+from crew.runs.state import RunState, run_status
+from crew.secrets.scrubbing import Scrubber, scrub_value
+from crew.transitions.plan import Plan
+from crew.transitions.result import build_result
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingRun:
+    """The stored run that has the id of a run which is about to start."""
+
+    store: RunStore
+    active: ActiveRuns
+    plan: Plan
+    started: RunStarted
+    scrubber: Scrubber
+
+    async def find_or(self, start: Callable[[], Awaitable[RunResult]]) -> RunResult:
+        """The result or the state of the stored run, or else of the run that is started now."""
+        if (found := await self._find()) is not None:
+            return found
+
+        try:
+            return await start()
+        except RunExists:
+            if (found := await self._find()) is None:
+                raise
+
+        return found
+
+    async def _find(self) -> RunResult | None:
+        """The result of the run, also of an unfinished one; None if there is none.
+
+        The stop reason of a run that is under way, here or in another process, is `running`.
+        """
+        run_id, goal = self.started.run_id, _content(self.started.messages[-1])
+        state = await _read(self.store, run_id)
+
+        while state is None and self.active.is_active(run_id):
+            await asyncio.sleep(0.01)  # its first commit is being written
+            state = await _read(self.store, run_id)
+
+        if state is None:
+            return None
+
+        stored = await _read_goal(self.store, state)
+
+        if stored is not None and _content(stored) != goal:
+            text = (
+                f"Run {run_id!r} exists with another input, {abbreviate(_content(stored)[0])}: choose another run_id."
+            )
+            raise InvalidInput([Violation(rule="on_existing", text=text, value=goal[0])])
+
+        result = scrub_value(self.scrubber, build_result(self.plan, state))
+        is_running = run_status(state) == "running" and await self.active.is_owned(run_id)
+        return replace(result, stop_reason="running") if is_running else result
+
+
+def _content(message: Message) -> tuple[str, object]:
+    return (message.text, message.images) if isinstance(message, UserMessage) else ("", ())
+
+
+async def _read(store: RunStore, run_id: str) -> RunState | None:
+    try:
+        return (await (store.run(run_id) if isinstance(store, RunReader) else store.load(run_id))).state
+    except UnknownRun:
+        return None
+
+
+async def _read_goal(store: RunStore, state: RunState) -> Message | None:
+    """The input with which a run was started; None if it is not known."""
+    first = await store.events(state.run_id, limit=1) if isinstance(store, RunReader) else ()
+
+    if first and isinstance(first[0].event, RunStarted):
+        return first[0].event.messages[-1]
+
+    goal = state.history.goal
+    return next((message for message in state.transcript if goal and message.id == goal), None)
+
+
+async def recover_runs(
+    active: ActiveRuns,
+    load: Callable[[str], Awaitable[StoredRun]],
+    resume: Callable[[str], Awaitable[RunResult]],
+    crew: str,
+) -> dict[str, RunResult | CrewError]:
+    """Resume the runs of this crew whose owner died, all at the same time; the outcome of each one."""
+    outcomes: dict[str, RunResult | CrewError] = {}
+    leases = active.leases
+
+    if leases is None:
+        return outcomes  # the runs ended with their process
+
+    async def recover(run_id: str) -> None:
+        try:
+            outcomes[run_id] = await resume(run_id)
+        except (RunActive, RunConflict, UnknownRun):
+            pass  # another process was faster
+        except CrewError as error:  # each run has its own outcome
+            outcomes[run_id] = error
+
+    async with asyncio.TaskGroup() as group:
+        for lease in await leases.abandoned():
+            try:
+                state = (await load(lease.run_id)).state
+            except UnknownRun:  # it died after the last commit of the run
+                await leases.discard(lease)
+                continue
+
+            if state.crew == crew:
+                group.create_task(recover(lease.run_id))
+
+    return outcomes

@@ -1,0 +1,80 @@
+"""The contract of the leases of a store: derive a class, and provide `leases` and `lapse`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from crew.runs.leases import Lease, LeaseHolder, RunLeases
+
+
+def lease(executor: str, run_id: str = "r") -> Lease:
+    """A lease of an executor in this test."""
+    return Lease(run_id=run_id, holder=LeaseHolder(host="h", pid=7, started="boot/1", executor=executor))
+
+
+class RunLeasesContract:
+    """`lapse` waits until a lease that was not renewed meanwhile has lapsed."""
+
+    @pytest.fixture
+    def leases(self) -> RunLeases:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def lapse(self) -> Callable[[], Awaitable[None]]:
+        raise NotImplementedError
+
+    async def test_lease_has_one_holder(self, leases: RunLeases) -> None:
+        """The second one gets the first; other runs are free, and the holder itself may take it again."""
+        assert await leases.acquire(lease("a")) is None
+        assert await leases.acquire(lease("b")) == lease("a").holder
+        assert await leases.acquire(lease("b", "other")) is None
+        assert await leases.acquire(lease("a")) is None
+        assert await leases.find("r") == lease("a")
+        assert list(await leases.list()) == [lease("b", "other"), lease("a")]
+
+    async def test_released_lease_is_free(self, leases: RunLeases) -> None:
+        """Only its holder can release it."""
+        await leases.acquire(lease("a"))
+        await leases.release(lease("b"))
+        assert await leases.find("r") == lease("a")
+        await leases.release(lease("a"))
+        assert await leases.find("r") is None
+        assert await leases.acquire(lease("b")) is None
+
+    async def test_lapsed_lease_is_listed_and_free(
+        self, leases: RunLeases, lapse: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Until another one takes it, its holder may renew it; afterwards not."""
+        await leases.acquire(lease("a"))
+        await lapse()
+        assert [(one.holder.executor, one.lapsed) for one in await leases.list()] == [("a", True)]
+        assert list(await leases.renew([lease("a")])) == [lease("a")]
+        assert await leases.find("r") == lease("a")
+        await lapse()
+        assert await leases.acquire(lease("b")) is None
+        assert list(await leases.renew([lease("a")])) == []
+        await leases.release(lease("a"))
+        assert await leases.find("r") == lease("b")
+
+    async def test_lease_is_replaced_only_if_its_holder_is_the_expected_one(self, leases: RunLeases) -> None:
+        """Of two that take over from one holder, one succeeds."""
+        await leases.acquire(lease("a"))
+        assert await leases.acquire(lease("b"), lease("a").holder) is None
+        assert await leases.acquire(lease("c"), lease("a").holder) == lease("b").holder
+
+    async def test_cancellation_is_requested_of_the_holder(self, leases: RunLeases) -> None:
+        """A new holder does not inherit the request."""
+        held = [lease("a"), lease("a", "other")]
+
+        for one in held:
+            await leases.acquire(one)
+
+        assert list(await leases.cancel_requests(held)) == []
+        await leases.request_cancel("r")
+        await leases.request_cancel("unknown")
+        assert list(await leases.cancel_requests(held)) == [lease("a")]
+        assert list(await leases.cancel_requests([lease("b")])) == []
+        await leases.acquire(lease("b"), lease("a").holder)
+        assert list(await leases.cancel_requests([lease("b")])) == []
