@@ -32,7 +32,7 @@ added AS (
   SELECT run.run_id, $2::integer + 1, e.* FROM run,
     unnest($7::integer[], $8::text[], $9::double precision[], $10::bytea[]) AS e
 )
-SELECT pg_notify('{schema}_events', run_id) FROM run
+SELECT run_id FROM run
 """
 
 _INSERT_RUN = """
@@ -101,7 +101,7 @@ WITH run AS (
   SELECT run.run_id, run.version, first.number + e.number, e.kind, e.at, e.event FROM run, first,
     unnest($5::integer[], $6::text[], $7::double precision[], $8::bytea[]) AS e (number, kind, at, event)
 )
-SELECT pg_notify('{schema}_events', run_id) FROM run
+SELECT run_id FROM run
 """
 """Events after the newest commit; nothing if another commit followed, or if these were appended already."""
 
@@ -145,10 +145,7 @@ class PostgresStore:
 
     async def append_events(self, run_id: str, version: int, events: Sequence[Event]) -> None:
         """Append events to the newest commit; a run that failed gets the status `failed`."""
-        failed = any(isinstance(event, RunFailed) and event.run_id == run_id for event in events)
-        columns = [[row[column] for row in event_rows(events, 0)] for column in range(4)]
-        append = self._server.fetch(_APPEND, run_id, version, uuid4().hex, failed, *columns)
-        await self._run(append, run_id, "could not be stored")
+        await self._run(self._append(run_id, version, events), run_id, "could not be stored")
 
     async def runs(
         self,
@@ -245,6 +242,7 @@ class PostgresStore:
             await self._check_own_commit(run_id, version, commit_id)
 
         self._written.record_commit(written, rows, state)
+        self._server.notify_soon(run_id)
 
     async def _write(self, statement: str, values: list[object]) -> bool:
         """Whether the rows were written; not if the version differs."""
@@ -267,6 +265,12 @@ class PostgresStore:
             raise RunExists(run_id)
 
         raise RunConflict(run_id, version, found[0]["version"] if found else 0)
+
+    async def _append(self, run_id: str, version: int, events: Sequence[Event]) -> None:
+        failed = any(isinstance(event, RunFailed) and event.run_id == run_id for event in events)
+        columns = [[row[column] for row in event_rows(events, 0)] for column in range(4)]
+        await self._server.fetch(_APPEND, run_id, version, uuid4().hex, failed, *columns)
+        self._server.notify_soon(run_id)
 
     async def _find_written(self, run_id: str, version: int) -> Written:
         """What an earlier process stored of this run."""

@@ -18,6 +18,12 @@ Connection = Any
 
 CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 30.0
+NOTIFY_SECONDS = 0.02
+"""How long notifications are collected before they are sent together."""
+
+RECHECK_SECONDS = 2.0
+"""How often a wait looks into the tables: a process may end before it sends a notification."""
+
 CHECK_SECONDS = 10.0
 """How often the connection that receives notifications is checked."""
 
@@ -52,6 +58,8 @@ class PostgresServer:
         self._opening = asyncio.Lock()
         self._listener: asyncio.Task[None] | None = None
         self._waiters: dict[tuple[str, str], set[asyncio.Event]] = {}
+        self._to_notify: set[str] = set()
+        self._notifier: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------------------------------ the loop
 
@@ -191,6 +199,27 @@ class PostgresServer:
 
     # ------------------------------------------------------------------------------------------ notifications
 
+    def notify_soon(self, run_id: str) -> None:
+        """Notify all processes of new events of this run.
+
+        Not with the commit: PostgreSQL would write commits that notify to the disk one after the other.
+        """
+        self._to_notify.add(run_id)
+
+        if self._notifier is None:
+            self._notifier = asyncio.get_running_loop().create_task(self._notify())
+
+    async def _notify(self) -> None:
+        try:
+            while self._to_notify:
+                await asyncio.sleep(0 if self._is_closed else NOTIFY_SECONDS)
+                topics, self._to_notify = [*self._to_notify], set()
+                await self.fetch("SELECT pg_notify('{schema}_events', topic) FROM unnest($1::text[]) AS topic", topics)
+        except StoreError:
+            pass  # waits look into the tables too
+        finally:
+            self._notifier = None
+
     async def wait_until(self, channel: str, topic: str, is_true: Callable[[], Awaitable[bool]]) -> None:
         """Wait until a condition holds; it is checked again for each notification of this topic on this channel."""
         notified, key = asyncio.Event(), (channel, topic)
@@ -201,7 +230,7 @@ class PostgresServer:
                 self._listener = asyncio.get_running_loop().create_task(self._listen())
 
             while not await is_true():
-                await notified.wait()
+                await _wait_at_most(notified, RECHECK_SECONDS)
                 notified.clear()
                 self._check_open()
         finally:
@@ -237,10 +266,8 @@ class PostgresServer:
             self._wake_all()
 
             while not lost.is_set():
-                try:
-                    await asyncio.wait_for(lost.wait(), CHECK_SECONDS)
-                except TimeoutError:
-                    await connection.fetchval("SELECT 1", timeout=CHECK_SECONDS)
+                await _wait_at_most(lost, CHECK_SECONDS)
+                await connection.fetchval("SELECT 1", timeout=CHECK_SECONDS)
         except Exception:  # the store boundary: the next connection may work
             pass
         finally:
@@ -254,6 +281,13 @@ class PostgresServer:
         for waiters in self._waiters.values():
             for notified in waiters:
                 notified.set()
+
+
+async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        pass
 
 
 async def _keep_session(connection: Connection) -> None:

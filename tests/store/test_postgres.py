@@ -19,6 +19,7 @@ from crew.messages import Transcript, UserMessage
 from crew.runs import Finished, RunState
 from crew.runs.interfaces import Cursor
 from crew.store import PostgresStore, postgres_schema
+from crew.store.postgres_server import PostgresServer
 from tests.contracts.run_reader import RunReaderContract
 from tests.contracts.run_store import RunStoreContract, event, state
 from tests.support.postgres import Postgres, PostgresUnavailable, running_postgres, running_proxy
@@ -94,8 +95,9 @@ async def rows(store: PostgresStore, table: str) -> int:
 # ------------------------------------------------------------------------------------------ one statement a commit
 
 
-async def test_commit_is_one_round_trip(server: Postgres, open_store: Open) -> None:
+async def test_commit_is_one_round_trip(server: Postgres, open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the first commit after a load, and the first commit of a run that continues another one."""
+    monkeypatch.setattr(PostgresServer, "notify_soon", lambda self, run_id: None)  # sent later, for many commits
     async with running_proxy(server.port) as proxy:
         store = open_store(proxy.port, pool_size=1)
         counts: list[int] = []
@@ -123,7 +125,7 @@ async def test_commit_is_one_round_trip(server: Postgres, open_store: Open) -> N
         store = other
         await commit("r", 3, state())
         assert counts == [1, 1, 1, 1]
-        store.close()
+        await asyncio.to_thread(store.close)
 
 
 async def test_message_of_a_conversation_is_stored_once(open_store: Open) -> None:
@@ -322,7 +324,7 @@ async def test_commit_whose_answer_is_lost_is_recognised(server: Postgres, open_
         with pytest.raises(RunConflict):
             await store.commit("r", version + 2, [event()], state(sequence=12))
 
-        store.close()
+        await asyncio.to_thread(store.close)
 
 
 async def test_run_survives_every_lost_answer(server: Postgres, open_store: Open) -> None:
@@ -331,7 +333,7 @@ async def test_run_survives_every_lost_answer(server: Postgres, open_store: Open
         whole = open_store(proxy.port, pool_size=1)
         await CrewExecutor(Ledger(2).agent, store=whole).execute("Write.", run_id="whole")
         events = len(await whole.events("whole"))
-        whole.close()
+        await asyncio.to_thread(whole.close)
         lost = 0
 
         while True:
@@ -343,7 +345,7 @@ async def test_run_survives_every_lost_answer(server: Postgres, open_store: Open
             assert (result.output, ledger.written) == ("done", [0, 1])
             assert len(await store.events(run_id)) == events
             was_lost = proxy.answers >= proxy.lose_answer
-            store.close()
+            await asyncio.to_thread(store.close)
 
             if not was_lost:
                 break
@@ -362,7 +364,7 @@ async def test_cut_connections_do_not_fail_concurrent_runs(server: Postgres, ope
         )
         assert {result.output for result in results} == {"done"}
         assert [one.written for one in ledgers] == [[0, 1, 2, 3]] * 20
-        store.close()
+        await asyncio.to_thread(store.close)
 
 
 # ------------------------------------------------------------------------------------------ notifications
@@ -382,6 +384,17 @@ async def test_events_of_another_process_end_a_wait(open_store: Open) -> None:
     appended = asyncio.ensure_future(reader.wait_for_events("r", Cursor(2, 0)))
     await writer.append_events("r", 2, [event()])
     await asyncio.wait_for(appended, 5)
+
+
+async def test_lost_notification_delays_a_wait_only(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may end between its commit and its notification."""
+    writer, reader = open_store(), open_store()
+    await writer.commit("r", 0, [event()], state())
+    waiting = asyncio.ensure_future(reader.wait_for_events("r", Cursor(1, 0)))
+    await asyncio.sleep(0.2)
+    monkeypatch.setattr(PostgresServer, "notify_soon", lambda self, run_id: None)
+    await writer.commit("r", 1, [event()], state())
+    await asyncio.wait_for(waiting, 10)
 
 
 async def test_notification_is_not_missed_over_a_restart(server: Postgres, open_store: Open) -> None:
