@@ -73,7 +73,7 @@ def open_store(location: StoreLocation, subject: str = "CrewExecutor") -> Opened
     problem = store_problem(location)
 
     if not problem and _is_database(location):
-        return stores.PostgresStore(str(location))
+        return stores.PostgresStore.from_url(str(location))
 
     if not problem and (file := store_file(location)) != IN_MEMORY:
         problem = file_problem(file, "runs.db")

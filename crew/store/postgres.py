@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Coroutine, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from uuid import uuid4
 
 from crew.errors import DefinitionError, RunConflict, RunExists, StoreError, UnknownRun
@@ -134,6 +135,22 @@ class PostgresStore:
         self._reader, self._written = PostgresReader(self._server), WrittenRuns()
         # Closes the connections of a store that was not closed, with its last reference or at the exit.
         self._close = weakref.finalize(self, self._server.close)
+
+    @classmethod
+    def from_url(cls, url: str) -> PostgresStore:
+        """A store whose options may be in the query of the URL: `postgresql://host/runs?pool_size=20&schema=shop`."""
+        parts = urlsplit(url)
+        query = parse_qsl(parts.query, keep_blank_values=True)
+        options = {name: value for name, value in query if name in ("pool_size", "schema", "reconnect_seconds")}
+        rest = urlencode([(name, value) for name, value in query if name not in options])
+
+        try:
+            size, seconds = int(options.get("pool_size", 10)), float(options.get("reconnect_seconds", 20))
+        except ValueError as error:
+            raise DefinitionError("PostgresStore", f"an option of the URL is not a number: {error}") from error
+
+        address = urlunsplit(parts._replace(query=rest))
+        return cls(address, pool_size=size, schema=options.get("schema", "crew"), reconnect_seconds=seconds)
 
     async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
         """Write the step in one statement."""

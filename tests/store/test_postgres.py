@@ -486,6 +486,22 @@ async def test_unreadable_run_names_server_and_run(open_store: Open) -> None:
         await store.load("nothing")
 
 
+async def test_executor_takes_a_url_with_options(server: Postgres) -> None:
+    """In Python and YAML alike; the executor opens the store and closes it."""
+    url = f"{server.url()}&pool_size=2&schema=by_url&reconnect_seconds=5"
+
+    async with CrewExecutor(Ledger(2).agent, store=url) as executor:
+        assert (await executor.execute("Write.", run_id="r")).output == "done"
+
+    assert not [thread for thread in threading.enumerate() if thread.name == "crew-postgres"]
+    store = PostgresStore(server.url(), schema="by_url")
+    assert (await store.run("r")).info.status == "completed"
+    store.close()
+
+    with pytest.raises(DefinitionError, match="is not a number"):
+        CrewExecutor(Ledger(2).agent, store=f"{server.url()}&pool_size=many")
+
+
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that installs it."""
     monkeypatch.setitem(sys.modules, "asyncpg", None)
