@@ -159,12 +159,18 @@ async def test_store_that_hangs_does_not_hold_up_other_executors() -> None:
 
 async def test_measurements_of_a_run_end_with_it() -> None:
     """No cycle keeps them, and the state of the run, until the garbage collector stops the event loop for them."""
+
+    def measurements() -> list[object]:
+        return [found for found in gc.get_objects() if isinstance(found, RunMetrics)]
+
     gc.collect()
     gc.disable()
 
     try:
+        before = measurements()  # of runs of other tests; the list keeps them, so that no new one gets their id
         await CrewExecutor(Agent("a", model=ScriptedProvider("Done."))).execute("Go.")
-        assert not [found for found in gc.get_objects() if isinstance(found, RunMetrics)]
+        known = {id(found) for found in before}
+        assert not [found for found in measurements() if id(found) not in known]
     finally:
         gc.enable()
 
