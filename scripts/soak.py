@@ -59,9 +59,10 @@ def run_tests(end: float, number: int) -> tuple[bool, str]:
         except subprocess.TimeoutExpired:
             tests.kill()
             output, _ = tests.communicate()
-            failed = "F" in output.split("=== FAILURES")[0]
-            print(output if failed else f"tests: round {number} was stopped at the end of the time", flush=True)
-            return not failed, "stopped at the end of the time"
+            marks = "".join(line.partition(" [")[0] for line in output.splitlines())
+            last = f"stopped at the end of the time, {marks.count('.')} tests passed"
+            print(f"{output}\n" * ("F" in marks) + f"tests: round {number}: {last}", flush=True)
+            return "F" not in marks, last
 
     last = output.strip().splitlines()[-1] if output.strip() else "no output"
 
