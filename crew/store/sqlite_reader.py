@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from crew.errors import UnknownRun
 from crew.messages import Message
@@ -24,11 +26,42 @@ MIN_WORD = 3
 """The index knows sequences of three characters; shorter words are only compared."""
 
 
+Parameters = ParamSpec("Parameters")
+Value = TypeVar("Value")
+
+
+def in_one_snapshot(
+    read: Callable[Concatenate[SQLiteReader, Parameters], Value],
+) -> Callable[Concatenate[SQLiteReader, Parameters], Value]:
+    """Make all queries of a method read the same commit: another process may commit between two queries."""
+
+    @wraps(read)
+    def wrapper(self: SQLiteReader, /, *args: Parameters.args, **options: Parameters.kwargs) -> Value:
+        with self.snapshot():
+            return read(self, *args, **options)
+
+    return wrapper
+
+
 class SQLiteReader:
     """Reads from a connection. The caller holds the lock of the store."""
 
     def __init__(self, file: sqlite3.Connection) -> None:
         self._file = file
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """A transaction for reading, unless one is open."""
+        if self._file.in_transaction:
+            yield
+            return
+
+        self._file.execute("BEGIN")
+
+        try:
+            yield
+        finally:
+            self._file.execute("ROLLBACK")
 
     # ------------------------------------------------------------------------------------------ runs
 
@@ -55,6 +88,7 @@ class SQLiteReader:
 
         return run_info(row)
 
+    @in_one_snapshot
     def run(self, run_id: str) -> RunRecord:
         """A run with its newest state."""
         info = self.info(run_id)
@@ -72,6 +106,7 @@ class SQLiteReader:
 
     # ------------------------------------------------------------------------------------------ events and messages
 
+    @in_one_snapshot
     def events(self, run_id: str, after: Cursor | None, limit: int) -> tuple[StoredEvent, ...]:
         """The events of a run after a cursor, in order."""
         path = self._path(run_id)
@@ -90,6 +125,7 @@ class SQLiteReader:
             for version, number, data in rows
         )
 
+    @in_one_snapshot
     def transcript(self, run_id: str) -> tuple[Message, ...]:
         """Every message of a run, or of the newest run of a conversation."""
         row = self._file.execute(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from crew import Agent, Crew, CrewExecutor, Parallel, RunError, ScriptedProvider, call, tool
 from crew.errors import RunConflict, RunExists, StoreError, UnknownRun
+from crew.messages import Transcript, UserMessage
 from crew.store import SQLiteStore
+from crew.store.sqlite_reader import SQLiteReader
+from tests.contracts.run_store import event, state
 
 STORY = """\
 import os, signal, sys
@@ -318,3 +323,24 @@ async def test_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
 def pay() -> str:
     """Pay."""
     return "paid"
+
+
+def test_run_is_read_from_one_commit_while_another_process_commits(tmp_path: Path) -> None:
+    """Several queries read a run; a commit between two of them must not make it look damaged."""
+    path, commits = tmp_path / "runs.db", 0
+    longer = replace(state(sequence=2), transcript=Transcript([UserMessage("hi", id="m"), UserMessage("more", id="n")]))
+    other, file = SQLiteStore(path), sqlite3.connect(path, isolation_level=None)
+    asyncio.run(other.commit("r", 0, [event()], state()))
+
+    def commit_before_the_messages(statement: str) -> None:
+        nonlocal commits
+
+        if "SELECT path, state" in statement and not commits:
+            commits += 1
+            asyncio.run(other.commit("r", 1, [event(2)], longer))
+
+    file.set_trace_callback(commit_before_the_messages)
+    assert SQLiteReader(file).run("r").state == state()
+    assert commits == 1
+    assert SQLiteReader(file).run("r").info.version == 2
+    file.close()
