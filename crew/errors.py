@@ -10,6 +10,9 @@ CrewError
 │   │   └── RunExpired       the run left a `MemoryStore`, which keeps only the newest runs
 │   └── RunConflict          another process already resumed or cancelled the run
 ├── RunActive                this executor, or another process, is already running the run
+├── ConversationBusy         another turn of the conversation is under way
+├── ConversationPaused       the last turn of the conversation waits for an answer
+├── MessageNotLoaded         a transcript that is loaded in part does not hold the message at this position
 ├── CrewChanged              a stored run needs what the crew no longer has, or `strict` found changes
 ├── UnknownPause             the run has no pending pause with this id
 ├── ProviderError            a model request failed, or its reply is unusable
@@ -67,17 +70,6 @@ def abbreviate(value: object) -> str:
         text = f"<{type(value).__name__}>"
 
     return text if len(text) <= 80 else f"{text[:79]}…"
-
-
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
-
-def escape_controls(text: str) -> str:
-    """The text with control characters and direction marks escaped, so that a terminal shows it as it is.
-
-    Tabs and line ends stay. The escapes are valid in JSON strings.
-    """
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r\n", "\n"))
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
@@ -163,15 +155,13 @@ class UnknownRun(StoreError):
 
 
 class RunExpired(UnknownRun):
-    """The run left a `MemoryStore`, which keeps only the newest `kept` unfinished runs."""
+    """The run, or the conversation, left a `MemoryStore`, which keeps only the newest ones, `kept` of them."""
 
-    def __init__(self, run_id: str, kept: int) -> None:
+    def __init__(self, id: str, kept: int, *, what: str = "Run", option: str = "max_unfinished") -> None:
         self.kept = kept
-        super().__init__(
-            run_id,
-            f"Run {run_id!r} is no longer in memory: MemoryStore(max_unfinished={kept}) keeps the newest ones. "
-            "Start it again; to keep all runs, raise that number or use a file: CrewExecutor(store='runs.db').",
-        )
+        text = f"{what} {id!r} is no longer in memory: MemoryStore({option}={kept}) keeps the newest ones."
+        advice = "Start it again; to keep all runs, raise that number or use a file: CrewExecutor(store='runs.db')."
+        super().__init__(id, f"{text} {advice}")
 
 
 class RunConflict(StoreError):
@@ -197,6 +187,36 @@ class RunActive(CrewError):
             if owner
             else f"Run {run_id!r} is already running in this executor: {advice}."
         )
+
+
+class ConversationBusy(CrewError):
+    """Another turn of this conversation is under way: the run `run_id`, or "" before it is stored."""
+
+    def __init__(self, conversation_id: str, run_id: str = "") -> None:
+        self.conversation_id, self.run_id = conversation_id, run_id
+        text = (
+            f"Another turn of the conversation {conversation_id!r} is under way{f', run {run_id!r}' if run_id else ''}."
+        )
+        super().__init__(f"{text} Wait until it ends, or pass on_busy='wait'.")
+
+
+class ConversationPaused(CrewError):
+    """The last turn of this conversation, the run `run_id`, waits for answers to `pauses` (of the class `Pause`)."""
+
+    def __init__(self, conversation_id: str, run_id: str, pauses: Sequence[Any]) -> None:
+        self.conversation_id, self.run_id, self.pauses = conversation_id, run_id, tuple(pauses)
+        pending = "; ".join(f"{pause.id}: {pause.text}" for pause in self.pauses)
+        advice = f"Answer with executor.resume({run_id!r}, {{pause_id: answer}}), or pass on_paused='cancel'."
+        super().__init__(f"The conversation {conversation_id!r} waits for an answer. {advice} Pending: {pending}")
+
+
+class MessageNotLoaded(CrewError):
+    """A transcript that is loaded in part does not hold the message at `position`; from `start` on it has all."""
+
+    def __init__(self, position: int, start: int) -> None:
+        self.position, self.start = position, start
+        text = f"The message at position {position} is not loaded: this transcript is complete from {start} on."
+        super().__init__(f"{text} Read older messages with `await executor.transcript(conversation_id)`.")
 
 
 class CrewChanged(CrewError):

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from pydantic import SecretStr
 
@@ -15,21 +14,22 @@ from crew import config
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
 from crew.engine.active_runs import ActiveRuns
-from crew.engine.compile_crew import compile_crew
+from crew.engine.compile_crew import check_models, compile_crew
+from crew.engine.conversations import Conversation, Conversations
 from crew.engine.fairness import Admission, take_turn
 from crew.engine.held_leases import LeaseKeeper
 from crew.engine.observers import Observers, observers_for_run
 from crew.engine.requests import RequestProviders
 from crew.engine.run import ActiveRun
-from crew.engine.run_start import HistoryInput, OnExisting, ResumeArguments, RunArguments, RunStarter, build_deps
+from crew.engine.run_start import HistoryInput, ResumeArguments, RunArguments, RunOptions, RunStarter, build_deps
 from crew.engine.run_sync import run_sync
 from crew.engine.stored_runs import ExistingRun, recover_runs
 from crew.engine.stream import EventStream, Publish
 from crew.engine.token_meter import TokenMeter
-from crew.errors import CrewError, StoreError, UnknownRun, describe
+from crew.errors import CrewError, UnknownRun
 from crew.history.policies.lookup import PolicySpec
 from crew.interfaces import RetryPolicy, TokenCounter
-from crew.messages import UserMessage
+from crew.messages import Message, UserMessage
 from crew.providers.pool import ProviderPool
 from crew.runs.events import Resumed
 from crew.runs.interfaces import DepsFactory, Observer, ObserverFactory, RunStore, StoredRun, commits_immediately
@@ -137,23 +137,11 @@ class CrewExecutor:
         self._secrets = ExecutorSecrets(secrets, [*models, *self.plan.summarizers])
         self._providers = RequestProviders(self._pool, self._secrets.register_new_keys)
         self._executor_telemetry = ExecutorTelemetry(crew, self.plan.budget.limit, clock, self._current_telemetry)
-        self._check_models()
+        check_models(self.plan, self._pool.check)
         self._store = ExecutorStore(store)
         self._commits_immediately = commits_immediately(self._store.get())
         leases = LeaseKeeper.of_store(self._store.get, monotonic)
         self._active_runs = ActiveRuns(connections=self._pool, admission=Admission(max_concurrent_runs), leases=leases)
-
-    def _check_models(self) -> None:
-        """Raise `DefinitionError` for a model that is unknown, or that does not accept its settings."""
-        for agent in self.plan.agents.values():
-            self._pool.check(agent.model, agent.settings, agent.retry)
-
-            if agent.backup is not None:
-                self._pool.check(agent.backup, agent.settings, agent.retry)
-
-        for summarizer in self.plan.summarizers:
-            if isinstance(summarizer, str):
-                self._pool.check(summarizer)
 
     @classmethod
     def from_config(
@@ -195,14 +183,16 @@ class CrewExecutor:
         run_id: str | None = None,
         deps: Any = None,
         metadata: Mapping[str, object] | None = None,
-        on_existing: OnExisting = "error",
+        **options: Unpack[RunOptions],
     ) -> RunResult:
         """Run the crew on this input until it is finished, paused, or stopped by a limit.
 
         `metadata` are JSON values that are stored with the run, and kept when it resumes. If a run with this `run_id`
         exists, `on_existing="return"` returns its result, or its state if it is unfinished; else it is `RunExists`.
+        `conversation` is the id of a stored conversation, which this run continues, or of a new one. If its last turn
+        is under way, `on_busy` is "error" or "wait"; if it waits for an answer, `on_paused` is "error" or "cancel".
         """
-        given = RunArguments(input, history, agent, parameters, run_id, metadata, on_existing)
+        given = RunArguments(input, history, agent, parameters, run_id, metadata, **options)
         await take_turn(given.order)
         return await self._stream(given, deps, streams=False).drain()
 
@@ -215,10 +205,10 @@ class CrewExecutor:
         run_id: str | None = None,
         deps: Any = None,
         metadata: Mapping[str, object] | None = None,
-        on_existing: OnExisting = "error",
+        **options: Unpack[RunOptions],
     ) -> EventStream:
         """The same run as a stream of events."""
-        given = RunArguments(input, history, agent, parameters, run_id, metadata, on_existing)
+        given = RunArguments(input, history, agent, parameters, run_id, metadata, **options)
         return self._stream(given, deps, streams=True)
 
     def execute_sync(
@@ -230,14 +220,14 @@ class CrewExecutor:
         run_id: str | None = None,
         deps: Any = None,
         metadata: Mapping[str, object] | None = None,
-        on_existing: OnExisting = "error",
+        **options: Unpack[RunOptions],
     ) -> RunResult:
         """The same run for scripts and notebooks; inside a running event loop it runs on another thread.
 
         Each thread keeps an event loop, so that connections stay open between calls. Ctrl-C stops the run as `cancel`
         of its task does: its state is committed, and it can be resumed.
         """
-        given = RunArguments(input, history, agent, parameters, run_id, metadata, on_existing)
+        given = RunArguments(input, history, agent, parameters, run_id, metadata, **options)
         stream = self._stream(given, deps, streams=False)
         return run_sync(stream.drain)
 
@@ -273,7 +263,7 @@ class CrewExecutor:
 
     async def recover(self) -> dict[str, RunResult | CrewError]:
         """Resume the runs of this crew whose owner died, all at the same time: the result or error of each run."""
-        return await recover_runs(self._active_runs, self._load, self.resume, self.plan.crew.name)
+        return await recover_runs(self._active_runs, self._store.load, self.resume, self.plan.crew.name)
 
     async def cancel(self, run_id: str) -> None:
         """Cancel a run that is under way or paused; it returns with `stop_reason="cancelled"` and a valid history.
@@ -286,7 +276,7 @@ class CrewExecutor:
         requested = await self._active_runs.cancel_elsewhere(run_id)
 
         try:
-            stored = await self._load(run_id)
+            stored = await self._store.load(run_id)
         except UnknownRun:
             if requested:
                 return  # its owner cancelled it
@@ -296,9 +286,22 @@ class CrewExecutor:
         if await self._active_runs.cancel(run_id):
             return  # it was resumed in the meantime
 
+        await self._close(stored)
+
+    async def _close(self, stored: StoredRun) -> RunState:
+        """Cancel a run that is not under way; its last state."""
         run, _ = self._active_run(stored.state, lambda event: None, None, streams=False, resumes=True)
         run.version = stored.version
         await self._active_runs.cancel_inactive(run)
+        return run.state
+
+    async def conversation(self, id: str) -> Conversation:
+        """The runs of a stored conversation, its newest messages, and the pauses that wait for an answer."""
+        return scrub_value(self._secrets.scrubber(), await self._conversations().read(id))
+
+    async def transcript(self, id: str) -> tuple[Message, ...]:
+        """Every message of a stored conversation, or of a run with those of the runs that it continues."""
+        return scrub_value(self._secrets.scrubber(), await self._conversations().transcript(id))
 
     async def aclose(self) -> None:
         """Stop active runs, which stay resumable, close all connections and the store, and flush telemetry.
@@ -316,26 +319,33 @@ class CrewExecutor:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     # ------------------------------------------------------------------------------------------ starting
 
     def _stream(self, given: RunArguments, deps: Any, *, streams: bool) -> EventStream:
-        state, started = self._starter.start(given, self._secrets.scrubber())
+        checked = self._starter.check(given, self._secrets.scrubber())
+        conversations, new = self._conversations(), self._starter.start(checked)
 
         async def start(publish: Publish) -> RunResult:
-            run, traceparent = self._active_run(state, publish, await self._deps(deps, state), streams=streams)
-            run.order = given.order
-            return await self._active_runs.run(run, replace(started, traceparent=traceparent))
+            async def run_after(before: RunState | None) -> RunResult:
+                state, started = new if before is None else self._starter.start(checked, before)
+                run, traceparent = self._active_run(state, publish, await self._deps(deps, state), streams=streams)
+                run.order = given.order
+                return await self._active_runs.run(run, replace(started, traceparent=traceparent))
+
+            return await (run_after(None) if checked.turn is None else conversations.run_turn(checked.turn, run_after))
 
         if given.on_existing == "error":
             return EventStream(start)
 
-        existing = ExistingRun(self._store.get(), self._active_runs, self.plan, started, self._secrets.scrubber())
+        existing = ExistingRun(self._store.get(), self._active_runs, self.plan, new[1], self._secrets.scrubber())
         return EventStream(lambda publish: existing.find_or(lambda: start(publish)))
+
+    def _conversations(self) -> Conversations:
+        # Made for each use: an executor must not refer to itself.
+        return Conversations(self._store.get(), self.plan.crew.name, self._close, self._active_runs.is_owned)
 
     def _resume_stream(self, given: ResumeArguments, deps: Any, *, streams: bool) -> EventStream:
         run_id, answers = given.run_id, scrub_value(self._secrets.scrubber(), answers_as_dict(given.answers))
@@ -343,7 +353,7 @@ class CrewExecutor:
         async def work(publish: Publish) -> RunResult:
             self._active_runs.check_inactive(run_id)
             await take_turn(given.order)
-            stored = await self._load(run_id)
+            stored = await self._store.load(run_id)
             await self._active_runs.check_unowned(run_id, take_over=given.take_over)
             check_crew(self.plan, stored.state, strict=given.strict)
             check_answers(stored.state, answers, self._validator)
@@ -354,12 +364,6 @@ class CrewExecutor:
             return await self._active_runs.run(run, resumed, take_over=given.take_over)
 
         return EventStream(work)
-
-    async def _load(self, run_id: str) -> StoredRun:
-        try:
-            return await self._store.get().load(run_id)
-        except SystemExit as error:  # the store boundary: user code never ends the process
-            raise StoreError(run_id, f"The store failed: {describe(error)}") from error
 
     async def _deps(self, given: Any, state: RunState, *, resumes: bool = False) -> Any:
         if given is not None or self._deps_factory is None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from operator import is_
 from typing import Annotated, Any, Literal, Self, overload
 
 from pydantic import Discriminator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
+
+from crew.errors import MessageNotLoaded
 
 OMITTED = "[Omitted]"
 NO_OUTPUT = "(no output)"
@@ -285,25 +289,70 @@ def add_costs(cost: float | None, other: float | None) -> float | None:
 
 
 class Transcript(Sequence[Message]):
-    """All messages of a run, in order; append-only.
+    """The messages of a run by their positions, in order; append-only.
 
     `append` returns a new transcript. Transcripts share one list, and each one stores its length, so that an append
     takes constant time. A second append to the same transcript copies the list.
+
+    A stored conversation is loaded in part: of the positions before `start`, a transcript then has only the messages in
+    `older`. The length counts all positions, an iteration yields the loaded messages.
     """
 
-    __slots__ = ("_items", "_size")
+    __slots__ = ("_items", "_older", "_size", "start")
 
-    def __init__(self, messages: Sequence[Message] = ()) -> None:
-        self._items = list(messages)
-        self._size = len(self._items)
+    def __init__(
+        self, messages: Sequence[Message] = (), *, start: int = 0, older: Mapping[int, Message] | None = None
+    ) -> None:
+        self._items, self.start = list(messages), start
+        self._older = dict(sorted(older.items())) if older else {}
+        self._size = start + len(self._items)
 
     def append(self, message: Message) -> Self:
         """A new transcript that ends with this message."""
-        items = self._items if len(self._items) == self._size else self._items[: self._size]
+        own = self._size - self.start
+        items = self._items if len(self._items) == own else self._items[:own]
         items.append(message)
-        grown = object.__new__(type(self))
-        grown._items, grown._size = items, self._size + 1
-        return grown
+        return self._with(items, self._older, self._size + 1)
+
+    def _with(self, items: list[Message], older: dict[int, Message], size: int) -> Self:
+        made = object.__new__(type(self))
+        made._items, made._older, made._size, made.start = items, older, size, self.start
+        return made
+
+    def get(self, position: int) -> Message | None:
+        """The message at this position; None if there is none, or if it is not loaded."""
+        if self.start <= position < self._size:
+            return self._items[position - self.start]
+
+        return self._older.get(position)
+
+    def numbered(self) -> Iterator[tuple[int, Message]]:
+        """The loaded messages with their positions."""
+        return chain(self._older.items(), enumerate(self._recent(), self.start))
+
+    def newest_first(self) -> Iterator[tuple[int, Message]]:
+        """The loaded messages with their positions, from the end."""
+        for index in range(self._size - self.start - 1, -1, -1):
+            yield self.start + index, self._items[index]
+
+        yield from reversed(self._older.items())
+
+    def until(self, size: int) -> Transcript:
+        """The transcript of the first positions, so many of them; not fewer than `start`."""
+        return self._with(self._items, self._older, max(size, self.start))
+
+    def loaded(self) -> Transcript:
+        """The loaded messages alone, numbered from 0."""
+        return Transcript(list(self)) if self.start else self
+
+    def mapped(self, change: Callable[[Message], Message]) -> Transcript:
+        """Each loaded message changed, at its position; this transcript if no message differs."""
+        items, older = [*map(change, self._recent())], {place: change(item) for place, item in self._older.items()}
+        same = all(map(is_, items, self._recent())) and all(map(is_, older.values(), self._older.values()))
+        return self if same else self._with(items, older, self._size)
+
+    def _recent(self) -> Iterator[Message]:
+        return islice(self._items, self._size - self.start)
 
     def __len__(self) -> int:
         return self._size
@@ -314,15 +363,24 @@ class Transcript(Sequence[Message]):
     def __getitem__(self, index: slice) -> list[Message]: ...
     def __getitem__(self, index: int | slice) -> Message | list[Message]:
         if isinstance(index, slice):
-            return [self._items[i] for i in range(*index.indices(self._size))]
+            positions = range(*index.indices(self._size))
+            return [self[i] for i in positions] if self.start else [self._items[i] for i in positions]
 
-        return self._items[range(self._size)[index]]
+        position = range(self._size)[index]
+
+        if position >= self.start:
+            return self._items[position - self.start]
+
+        try:
+            return self._older[position]
+        except KeyError:
+            raise MessageNotLoaded(position, self.start) from None
 
     def __iter__(self) -> Iterator[Message]:
-        return (self._items[i] for i in range(self._size))
+        return chain(self._older.values(), self._recent())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Transcript) and list(self) == list(other)
+        return isinstance(other, Transcript) and self._size == other._size and list(self) == list(other)
 
     def __hash__(self) -> int:
         return hash(self._size)

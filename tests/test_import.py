@@ -44,6 +44,7 @@ COMMAND = {
     "crew.cli.arguments",
     "crew.cli.escaped_output",
     "crew.cli.signals",
+    "crew.control_characters",
     "crew.errors",
     "crew.lazy_names",
 }
@@ -112,7 +113,7 @@ def test_run_loads_nothing_that_it_does_not_use() -> None:
     assert "crew.executor" in loaded
     assert loaded.isdisjoint(HEAVY | {"crew.tools.recall_tool", "crew.simulator"})
     parts = {name for name in loaded if name.startswith(("crew.config.", "crew.providers.", "crew.store."))}
-    stores = {f"crew.store.{name}" for name in ("codec", "location", "memory", "rows")}
+    stores = {f"crew.store.{name}" for name in ("codec", "location", "memory", "references", "rows")}
     assert parts == {"crew.providers.pool", "crew.providers.retrying", "crew.providers.scripted"} | stores
 
 

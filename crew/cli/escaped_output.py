@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
-from crew.errors import escape_controls
+from crew.control_characters import escape_controls
 
 
 class EscapedStream:

@@ -197,7 +197,7 @@ class ActiveRuns:
 
     def check_inactive(self, run_id: str) -> None:
         """Raise `RunActive` if this run is under way here."""
-        if run_id in self._tasks:
+        if self.is_active(run_id):
             raise RunActive(run_id)
 
     def is_active(self, run_id: str) -> bool:

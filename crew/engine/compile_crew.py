@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from crew.agents.crew import Crew
 from crew.engine.token_meter import check_windows
 from crew.history.policies.chain import default_bounded_policy, split_stages
@@ -36,3 +38,16 @@ def compile_crew(
     check_windows(plan)
     warn_of_conflicts(plan, views, *bounds, parameters)
     return plan
+
+
+def check_models(plan: Plan, check: Callable[..., None]) -> None:
+    """Check each model with its settings and retries; `check` raises `DefinitionError` for a model that it refuses."""
+    for agent in plan.agents.values():
+        check(agent.model, agent.settings, agent.retry)
+
+        if agent.backup is not None:
+            check(agent.backup, agent.settings, agent.retry)
+
+    for summarizer in plan.summarizers:
+        if isinstance(summarizer, str):
+            check(summarizer)

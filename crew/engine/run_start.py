@@ -8,9 +8,12 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from inspect import isawaitable
 from types import FunctionType, MethodType
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
+
+from pydantic import JsonValue
 
 from crew.engine.concurrency import USER_CODE_ERRORS, is_failure
+from crew.engine.conversations import OnBusy, OnPaused, Turn
 from crew.engine.fairness import RunOrder, next_order
 from crew.engine.token_meter import TokenMeter
 from crew.errors import InvalidInput, RunError, Violation, describe, suggest
@@ -26,11 +29,20 @@ from crew.secrets.registry import SecretRegistry
 from crew.secrets.scrubbing import scrub_error, scrub_value
 from crew.transitions.plan import Plan, check_system_messages_fit
 from crew.transitions.result import continue_from, continue_messages
-from crew.validation.executor_arguments import check_metadata, check_on_existing, check_parameters
+from crew.validation.executor_arguments import check_conversation, check_metadata, check_on_existing, check_parameters
 from crew.validation.validator import InputValidator
 
 OnExisting = Literal["error", "return"]
 HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
+
+
+class RunOptions(TypedDict, total=False):
+    """The keyword arguments of `execute` for runs and conversations that are stored already."""
+
+    on_existing: OnExisting
+    conversation: str | None
+    on_busy: OnBusy
+    on_paused: OnPaused
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,9 @@ class RunArguments:
     run_id: str | None
     metadata: Mapping[str, object] | None
     on_existing: OnExisting = "error"
+    conversation: str | None = None
+    on_busy: OnBusy = "error"
+    on_paused: OnPaused = "error"
     order: RunOrder = field(default_factory=next_order)
 
 
@@ -59,6 +74,19 @@ class ResumeArguments:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckedRun:
+    """The checked arguments of one `execute`; `turn` if they name a conversation."""
+
+    messages: tuple[Message, ...]
+    history: HistoryInput
+    agent: str
+    parameters: RequestParameters
+    run_id: str
+    metadata: dict[str, JsonValue]
+    turn: Turn | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunStarter:
     """Checks the arguments of a run and builds its first state."""
 
@@ -68,8 +96,8 @@ class RunStarter:
     validator: InputValidator
     meter: TokenMeter
 
-    def start(self, given: RunArguments, scrubber: SecretRegistry) -> tuple[RunState, RunStarted]:
-        """The state before the first event, and that event. Raises `InvalidInput` before anything is stored."""
+    def check(self, given: RunArguments, scrubber: SecretRegistry) -> CheckedRun:
+        """The checked arguments. Raises `InvalidInput` before anything is stored."""
         check_on_existing(given.on_existing, given.run_id)
         parameters = self.parameters if given.parameters is None else check_parameters(given.parameters)
         goal = given.input if isinstance(given.input, UserMessage) else UserMessage(given.input)
@@ -80,25 +108,57 @@ class RunStarter:
         history = given.history
         outside = () if history is None or isinstance(history, RunResult) else scrub_value(scrubber, history)
         imported = self.validator.check(goal.text, history=outside, agent=given.agent, run_id=given.run_id)
-        id = given.run_id or uuid.uuid4().hex
-        state = RunState(
-            run_id=id,
-            conversation_id=id,
-            crew=self.plan.crew.name,
-            agent=self._entry(given.agent),
-            limits=self.limits,
+        turn: Turn | None = None
+
+        if given.conversation is not None:
+            check_conversation(given.conversation, given.history, given.on_busy, given.on_paused)
+            turn = Turn(conversation_id=given.conversation, on_busy=given.on_busy, on_paused=given.on_paused)
+
+        return CheckedRun(
+            messages=(*imported, goal),
+            history=history,
+            agent=self._known_agent(given.agent) if given.agent else "",
             parameters=parameters,
+            run_id=given.run_id or uuid.uuid4().hex,
             metadata=scrub_value(scrubber, check_metadata(given.metadata)),
+            turn=turn,
         )
 
-        if isinstance(history, RunResult):
-            state = continue_from(state, history.state)
-        elif isinstance(history, ResultHistory):
-            state = continue_messages(self.plan, state, history)
+    def start(self, checked: CheckedRun, before: RunState | None = None) -> tuple[RunState, RunStarted]:
+        """The state before the first event, and that event. `before` is the last state of the conversation."""
+        agent, warnings = self._first_agent(checked, before)
+        state = RunState(
+            run_id=checked.run_id,
+            conversation_id=checked.run_id if checked.turn is None else checked.turn.conversation_id,
+            crew=self.plan.crew.name,
+            agent=agent,
+            limits=self.limits,
+            parameters=checked.parameters,
+            metadata=checked.metadata,
+            turn=0 if checked.turn is None else 1 if before is None else before.turn + 1,
+        )
 
-        return state, self._first_event(state, (*imported, goal))
+        if before is not None:
+            state = continue_from(state, before)
+        elif isinstance(checked.history, RunResult):
+            state = continue_from(state, checked.history.state)
+        elif isinstance(checked.history, ResultHistory):
+            state = continue_messages(self.plan, state, checked.history)
 
-    def _first_event(self, state: RunState, messages: Sequence[Message]) -> RunStarted:
+        return state, self._first_event(state, checked.messages, warnings)
+
+    def _first_agent(self, checked: CheckedRun, before: RunState | None) -> tuple[str, tuple[str, ...]]:
+        """The given agent, the one that answered last in the conversation, or the entry; and a warning."""
+        if checked.agent or before is None:
+            return checked.agent or self.plan.entry, ()
+
+        if before.agent in self.plan.agents or before.agent in self.plan.groups:
+            return before.agent, ()
+
+        text = f"The crew no longer has the agent {before.agent!r}, which answered last in this conversation: "
+        return self.plan.entry, (f"{text}the turn starts with {self.plan.entry!r}.",)
+
+    def _first_event(self, state: RunState, messages: Sequence[Message], warnings: tuple[str, ...]) -> RunStarted:
         """The event that adds these messages to the history, repaired and counted."""
         before, parameters = state.history.messages, state.parameters
         repaired = repair(rename_duplicate_ids((*before, *messages))[len(before) :])
@@ -111,12 +171,11 @@ class RunStarter:
             messages=repaired.messages,
             tokens=tuple([count_message_tokens(message, counter, keep=keep) for message in repaired.messages]),
             repairs=repaired.changes,
+            warnings=warnings,
             token_budgets=self.meter.token_budgets(parameters.max_tokens),
         )
 
-    def _entry(self, agent: str | None) -> str:
-        name = agent or self.plan.entry
-
+    def _known_agent(self, name: str) -> str:
         if name not in self.plan.agents and name not in self.plan.groups:
             known = suggest(name, [*self.plan.agents, *self.plan.groups])
             text = f"The crew {self.plan.crew.name!r} has no agent {name!r}. {known}"

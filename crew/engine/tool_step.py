@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,10 +17,11 @@ from crew.errors import RunError, describe, suggest
 from crew.fast_replace import fast_replace
 from crew.history.handoff_filters import messages_within_filter
 from crew.history.view import View
-from crew.messages import NO_OUTPUT, ToolCall, ToolResult, replace_surrogates
+from crew.messages import NO_OUTPUT, Message, ToolCall, ToolResult, Transcript, replace_surrogates
 from crew.runs.events import CallHeld, ToolProgress, ToolReturned, ToolsStarted, Warned
+from crew.runs.interfaces import RunReader
 from crew.runs.state import UNKNOWN_EFFECT, CallTools, OpenCall, RunState, total_usage
-from crew.secrets.scrubbing import scrub_and_cut
+from crew.secrets.scrubbing import scrub_and_cut, scrub_value
 from crew.tools.context import Context
 from crew.tools.schema import InvalidArguments
 from crew.tools.tool import Tool, text_pieces
@@ -173,6 +175,13 @@ def _is_stopped(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
     return isinstance(error, asyncio.CancelledError) and not is_failure(error)
 
 
+async def _whole_transcript(run: ActiveRun, loaded: Transcript) -> Transcript:
+    """The messages of a stored conversation: those that are not loaded, from the store, and those of this run."""
+    assert isinstance(run.store, RunReader)
+    older: Sequence[Message] = await run.store.transcript(run.state.parent_run)
+    return Transcript([*scrub_value(run.scrubber, older[: loaded.start]), *loaded[loaded.start :]])
+
+
 async def _invoke(run: ActiveRun, state: RunState, prepared: PreparedCall, abandon: OnAbandoned) -> Any:
     tool, call, arguments = prepared.tool, prepared.call, dict(prepared.arguments)
     loop = asyncio.get_running_loop()
@@ -187,7 +196,11 @@ async def _invoke(run: ActiveRun, state: RunState, prepared: PreparedCall, aband
         emit_progress(data) if tool.is_async else loop.call_soon_threadsafe(emit_progress, data)
 
     if tool.signature.context_parameter is not None:
-        view = state.views.get(state.agent, View())
+        view, goal, loaded = state.views.get(state.agent, View()), state.history.goal, state.transcript
+
+        async def load_readable() -> Sequence[Message]:
+            return tuple(messages_within_filter(await _whole_transcript(run, loaded), view, goal))
+
         arguments[tool.signature.context_parameter] = Context(
             deps=run.deps,
             run_id=state.run_id,
@@ -196,9 +209,10 @@ async def _invoke(run: ActiveRun, state: RunState, prepared: PreparedCall, aband
             idempotency_key=prepared.key,
             usage=total_usage(run.state),
             emit=emit,
-            transcript=state.transcript,
+            transcript=loaded.loaded(),
             metadata=deepcopy(state.metadata),
-            readable=lambda: tuple(messages_within_filter(state.transcript, view, state.history.goal)),
+            readable=lambda: tuple(messages_within_filter(loaded, view, goal)),
+            load_readable=load_readable if loaded.start else None,
         )
 
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from crew.agents.agent import HandoffFilter
@@ -10,7 +10,7 @@ from crew.history.history import History
 from crew.history.view import View, insert_summaries
 from crew.interfaces import HistoryEntry
 from crew.message_rules.validate import group_spans
-from crew.messages import AssistantMessage, Message, SummaryMessage, ToolMessage, without_calls
+from crew.messages import AssistantMessage, Message, SummaryMessage, ToolMessage, Transcript, without_calls
 
 
 def apply_handoff(view: View, history: History, position: int, passed: HandoffFilter) -> View:
@@ -70,7 +70,7 @@ def _handed_over(earlier: list[HistoryEntry], passed: HandoffFilter) -> tuple[li
             return [entry.position for entry in earlier if entry.message.id in chosen], []
 
 
-def messages_within_filter(transcript: Sequence[Message], view: View, goal: str) -> Iterator[Message]:
+def messages_within_filter(transcript: Transcript, view: View, goal: str) -> Iterator[Message]:
     """What the handoff filter of this view lets its agent read of the transcript, as `recall` does; the goal always.
 
     Of the messages before the handoff only those that crossed; after `text_only`, the texts of all of them. A summary
@@ -83,7 +83,7 @@ def messages_within_filter(transcript: Sequence[Message], view: View, goal: str)
     passed = {goal, *view.handoff_ids, *(summary.entry.message.id for summary in view.own_summaries)}
     hidden: set[str] = set()
 
-    for position, message in enumerate(transcript):
+    for position, message in transcript.numbered():
         shown: Message | None = message
 
         if message.id not in passed:

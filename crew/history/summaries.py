@@ -249,11 +249,9 @@ def locate_messages(transcript: Transcript, ids: Sequence[str]) -> list[tuple[in
     found: list[tuple[int, Message]] = []
 
     # From the end: messages that a summary covers were evicted recently.
-    for index in range(len(transcript) - 1, -1, -1):
+    for index, message in transcript.newest_first():
         if not wanted:
             break
-
-        message = transcript[index]
 
         if message.id in wanted:
             wanted.discard(message.id)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from crew.errors import escape_controls
+from crew.control_characters import escape_controls
 
 MAX_VALUE_CHARS = 500
 MAX_LINES = 50

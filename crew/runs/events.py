@@ -18,8 +18,7 @@ Level = Literal["debug", "info", "warning", "error"]
 class BaseEvent:
     """Every event has a run (a branch is `run/branch`), the active agent, a sequence number and a time.
 
-    `elapsed` are the seconds from the input event before to this one; 0 at a start or resume, and for other events. To
-    add an event, see "Where to make a change" in docs/architecture.md.
+    `elapsed` are the seconds from the input event before to this one; 0 at a start or resume, and for other events.
     """
 
     level: ClassVar[Level] = "info"
@@ -42,6 +41,7 @@ class RunStarted(BaseEvent):
     messages: tuple[Message, ...]
     tokens: tuple[int, ...]
     repairs: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     token_budgets: dict[str, tuple[TokenBudget, ...]] = field(default_factory=dict)
     traceparent: str = ""
     kind: Literal["run_started"] = "run_started"

@@ -32,6 +32,7 @@ class RunStore(Protocol):
 
     `commit` stores a state and the events that led to it, all or nothing. `version` is the version that the caller
     knows: 0 creates the run (`RunExists` if the id is taken), any other must be the newest one (else `RunConflict`).
+    A new run with a `turn` must follow the newest run of its conversation, its `parent_run` (else `ConversationBusy`).
     """
 
     async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None: ...
@@ -155,6 +156,18 @@ class EventLog(Protocol):
 
     async def append_events(self, run_id: str, version: int, events: Sequence[Event]) -> None:
         """Append events to the newest commit, which has this version; ignored if another commit followed."""
+
+
+@runtime_checkable
+class ConversationStore(Protocol):
+    """Optional for a `RunStore`: loads the end of a conversation at a cost that does not grow with its length."""
+
+    async def last_turn(self, conversation_id: str) -> StoredRun | None:
+        """The newest run of a conversation, also a finished one; None if the conversation is new.
+
+        Its transcript need not be complete: it has the messages that the state refers to, and if the run is unfinished
+        those of the run.
+        """
 
 
 @runtime_checkable

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Discriminator, Field, JsonValue
 
-from crew.errors import Failure, escape_controls
+from crew.control_characters import escape_controls
+from crew.errors import Failure
 from crew.history.history import History
 from crew.history.summaries import PendingSummary
 from crew.history.token_budget import Calibration, TokenBudget
@@ -205,6 +206,7 @@ class RunState:
 
     inherited_messages   how many messages of the transcript belong to the parent or to earlier runs.
     parent_run           the earlier run that this one continues; its messages come first in the transcript.
+    turn                 the number of this turn in its conversation; 0 if it was not started with `conversation=`.
     views                each agent's view of the history.
     token_budgets        for each agent the budget of its model and of its backup.
     calibrations         how each model counts tokens, learned from bills.
@@ -230,6 +232,7 @@ class RunState:
     transcript: Transcript = field(default_factory=Transcript)
     inherited_messages: int = 0
     parent_run: str = ""
+    turn: int = 0
     views: dict[str, View] = field(default_factory=dict)
     pending_summary: PendingSummary = field(default_factory=PendingSummary)
     token_budgets: dict[str, tuple[TokenBudget, ...]] = field(default_factory=dict)

@@ -21,7 +21,7 @@ MAX_DEPTH = 60
 TOO_DEEP_TEXT = "[nested too deeply]"
 
 _ATOMIC_TYPES = frozenset({type(None), bool, int, float})
-_SEQUENCE_TYPES: tuple[type[Any], ...] = (list, tuple, set, frozenset, Transcript)
+_SEQUENCE_TYPES: tuple[type[Any], ...] = (list, tuple, set, frozenset)
 
 
 class Scrubber(Protocol):
@@ -121,10 +121,13 @@ class _ValueScrubber:
             same = all(new[0] is old[0] and new[1] is old[1] for new, old in zip(walked, pairs, strict=True))
             return value if same else dict(walked)
 
+        if isinstance(value, Transcript):
+            return value.mapped(self._scrub_message)
+
         for kind in _SEQUENCE_TYPES:
             if isinstance(value, kind):
                 items = list(value)
-                new = list(map(self._scrub_message if kind is Transcript else self.scrub, items))
+                new = list(map(self.scrub, items))
                 return value if all(map(is_, new, items)) else kind(new)
 
         return self._scrub_foreign(value)

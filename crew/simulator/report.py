@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 
-from crew.errors import escape_controls
+from crew.control_characters import escape_controls
 from crew.interfaces import ModelRequest
 from crew.simulator.billing import BilledRequest, Prices
 

@@ -17,6 +17,7 @@ from crew.interfaces import HistoryEntry
 from crew.messages import AssistantMessage, Message, SystemMessage, Transcript, UserMessage
 from crew.runs.events import Event, Replied, RunStarted
 from crew.runs.state import Branch, RunState
+from crew.store.references import pending_positions
 
 VERSION = 4
 """Raised when stored states of the version before can't be decoded; a new field with a default needs no new version."""
@@ -24,7 +25,10 @@ VERSION = 4
 _NO_TRANSCRIPT = Transcript()
 MessageKind = TypeVar("MessageKind", bound=Message)
 Messages = Mapping[str, Sequence[Message]]
-"""The messages of a run and of its branches, by run id; of a branch without those that it inherited."""
+"""The messages of a run and of its branches, by run id; of a branch without those that it inherited.
+
+Those of a run may be a `Transcript`, which need not be complete.
+"""
 
 
 @cache
@@ -55,12 +59,44 @@ EncodedChildren = dict[str, tuple[RunState, bytes]]
 
 def encode_bare_state(state: RunState, known: EncodedChildren | None = None) -> bytes:
     """A state without message bodies: it refers to messages by their positions. Updates the `known` children."""
-    return b'{"version":%d,"state":%s}' % (VERSION, _encode_node(state, known))
+    waiting = to_json(sorted(pending_positions(state)))
+    return b'{"version":%d,"waiting":%s,"state":%s}' % (VERSION, waiting, _encode_node(state, known))
 
 
 def decode_bare_state(data: bytes, messages: Messages) -> RunState:
     """The state that `encode_bare_state` encoded, with these messages. Checks the version first."""
-    return _decode_node(_parse("state", data)["state"], messages)
+    return BareState(data).decode(messages)
+
+
+class BareState:
+    """A stored state before its messages are read. Checks the version first."""
+
+    def __init__(self, data: bytes) -> None:
+        self._found = _parse("state", data)
+        fields = self._found["state"]["fields"]
+        self.is_finished: bool = fields["next"]["kind"] == "finished"
+        self.inherited_messages: int = fields["inherited_messages"]
+
+    def referenced_positions(self) -> list[int]:
+        """The positions of the messages that the next turn of the conversation needs, whatever its length.
+
+        They are in the history, were in the last request of an agent, or wait for a summary; and the last message. Of
+        an unfinished run also its own messages.
+        """
+        node = self._found["state"]
+        size = node["size"]
+        found = {size - 1, *self._found["waiting"]}
+        found.update(item[2] for key in ("history", "evicted") for item in node[key] if isinstance(item[2], int))
+        found.update(code // 4 for view in node["fields"]["views"].values() for code in view["last_request"])
+
+        if not self.is_finished:
+            found.update(range(self.inherited_messages, size))
+
+        return sorted(position for position in found if 0 <= position < size)
+
+    def decode(self, messages: Messages) -> RunState:
+        """The state, with these messages."""
+        return _decode_node(self._found["state"], messages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,17 +183,17 @@ def _encode_entry(entry: HistoryEntry, transcript: Transcript) -> list[Any]:
     """
     index = entry.position
 
-    if index >= len(transcript) or transcript[index] is not entry.message:
+    if transcript.get(index) is not entry.message:
         tail = entry.message.id.rpartition(":")[2]
         index = int(tail) if tail.isdecimal() else -1
 
-    if 0 <= index < len(transcript) and (transcript[index] is entry.message or transcript[index] == entry.message):
+    if (found := transcript.get(index)) is entry.message or found == entry.message:
         return [entry.position, entry.tokens, index]
 
     return [entry.position, entry.tokens, _adapter(Message).dump_python(entry.message, mode="json")]
 
 
-def _decode_node(node: dict[str, Any], messages: Messages, above: Sequence[Message] = ()) -> RunState:
+def _decode_node(node: dict[str, Any], messages: Messages, above: Transcript = _NO_TRANSCRIPT) -> RunState:
     try:
         fields: RunState = _adapter(RunState).validate_python(node["fields"])
         records: tuple[Branch, ...] = _adapter(tuple[Branch, ...]).validate_python(node["branches"])
@@ -165,7 +201,13 @@ def _decode_node(node: dict[str, Any], messages: Messages, above: Sequence[Messa
         raise StoreError("", f"The stored state does not match version {VERSION}: {error}.") from error
 
     own = messages.get(fields.run_id, ())
-    transcript = Transcript([*above[: fields.inherited_messages], *own] if above else own)
+    transcript = own if isinstance(own, Transcript) else Transcript(own)
+
+    if above:
+        transcript = above.until(min(fields.inherited_messages, len(above)))
+
+        for message in own:
+            transcript = transcript.append(message)
 
     if len(transcript) != node["size"]:
         text = f"{node['size']} messages were stored, but {len(transcript)} are in the file"
@@ -297,8 +339,13 @@ def _position(run_id: str, message: Message, sections: Mapping[str, MessageSecti
     if section is None or not tail.isdecimal():
         return None
 
-    index = int(tail) - section.start
-    is_stored = 0 <= index < len(section.messages) and section.messages[index] == message
+    index, messages = int(tail) - section.start, section.messages
+
+    if isinstance(messages, Transcript):
+        is_stored = messages.get(index) == message
+    else:
+        is_stored = 0 <= index < len(messages) and messages[index] == message
+
     return int(tail) if is_stored else None
 
 

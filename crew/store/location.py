@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from crew import store as stores
-from crew.errors import DefinitionError, abbreviate
-from crew.runs.interfaces import RunStore
+from crew.errors import DefinitionError, StoreError, abbreviate, describe
+from crew.runs.interfaces import RunStore, StoredRun
 from crew.store.memory import MemoryStore
 
 StoreLocation: TypeAlias = str | Path
@@ -131,6 +131,13 @@ class ExecutorStore:
             self._opened = open_store(self._location)
 
         return self._opened
+
+    async def load(self, run_id: str) -> StoredRun:
+        """The newest state of a run that can be resumed."""
+        try:
+            return await self.get().load(run_id)
+        except SystemExit as error:  # the store boundary: user code never ends the process
+            raise StoreError(run_id, f"The store failed: {describe(error)}") from error
 
     def close(self) -> None:
         """Close what was opened here."""

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from crew.errors import DefinitionError, RunConflict, RunExists, RunExpired, UnknownRun
+from crew.errors import ConversationBusy, DefinitionError, RunConflict, RunExists, RunExpired, UnknownRun
 from crew.messages import Message
 from crew.runs.events import Event, RunFailed
 from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
@@ -26,21 +26,25 @@ REMEMBERED_IDS = 100_000
 class MemoryStore:
     """Keeps a bounded number of runs, so that a long-lived process does not grow.
 
-    max_finished    how many finished runs it keeps, for `run`.
-    max_unfinished  how many runs it keeps that can be resumed: paused, interrupted and failed ones, and active ones.
+    max_finished       how many finished runs it keeps, for `run`.
+    max_unfinished     how many runs it keeps that can be resumed: paused, interrupted and failed ones, and active ones.
+    max_conversations  how many conversations it keeps: of each, the last run with all messages.
 
     The run whose last commit is the oldest leaves first. An active run that left returns with its next commit; to
     resume another one raises `RunExpired`. The newest 100,000 ids of runs that finished or left stay taken.
     """
 
-    def __init__(self, max_finished: int = 100, max_unfinished: int = 1_000) -> None:
+    def __init__(self, max_finished: int = 100, max_unfinished: int = 1_000, max_conversations: int = 1_000) -> None:
         problems = value_problems(NonNegativeInt, {"max_finished": max_finished})
-        problems += value_problems(PositiveInt, {"max_unfinished": max_unfinished})
+        problems += value_problems(
+            PositiveInt, {"max_unfinished": max_unfinished, "max_conversations": max_conversations}
+        )
 
         if problems:
             raise DefinitionError("MemoryStore", problems)
 
         self._max_finished, self._max_unfinished = max_finished, max_unfinished
+        self._max_conversations = max_conversations
         # Both are in the order of the last commits.
         self._unfinished: OrderedDict[str, StoredRun] = OrderedDict()
         self._finished: OrderedDict[str, StoredRun] = OrderedDict()
@@ -48,6 +52,8 @@ class MemoryStore:
         self._created: dict[str, float] = {}
         self._failed: dict[str, int] = {}
         """The versions of the runs that failed."""
+        self._conversations: OrderedDict[str, StoredRun] = OrderedDict()
+        self._past_conversations: dict[int, int] = {}
         self._past_versions: dict[int, int] = {}
         """By the hash of its id, which takes half of the memory: the version of an unfinished run that left, else 0."""
 
@@ -66,9 +72,15 @@ class MemoryStore:
         if version and newest != version:
             raise RunConflict(run_id, version, newest or 0)
 
+        last = self._last_run(state.conversation_id) if version == 0 and state.turn else None
+
+        if last is not None and last.state.run_id != state.parent_run:
+            raise ConversationBusy(state.conversation_id, last.state.run_id)
+
         stored = StoredRun(version=version + 1, state=state)
         self._created.setdefault(run_id, state.last_event_at)
         self._log(run_id, version + 1, events)
+        self._note_turn(stored)
 
         if isinstance(state.next, Finished):
             self._unfinished.pop(run_id, None)
@@ -97,13 +109,37 @@ class MemoryStore:
                 self._max_unfinished,
             )
 
-    def _remember(self, run_id: str, version: int) -> None:
-        self._past_versions[hash(run_id)] = version
-        surplus = len(self._past_versions) - REMEMBERED_IDS
+    def _note_turn(self, stored: StoredRun) -> None:
+        """Keep the newest run of a conversation."""
+        state, id = stored.state, stored.state.conversation_id
+        known = self._conversations.get(id)
+        follows = state.turn > 0 if known is None else stored.version == 1 or known.state.run_id == state.run_id
 
-        # Not one by one: to find the first key of a dict takes longer the more keys were deleted before it.
-        if surplus > REMEMBERED_IDS // 100:
-            self._past_versions = dict(islice(self._past_versions.items(), surplus, None))
+        if follows:
+            self._conversations[id] = stored
+            self._conversations.move_to_end(id)
+
+        while len(self._conversations) > self._max_conversations:
+            left, _ = self._conversations.popitem(last=False)
+            self._past_conversations = _remembered(self._past_conversations, left, 0)
+
+    def _remember(self, run_id: str, version: int) -> None:
+        self._past_versions = _remembered(self._past_versions, run_id, version)
+
+    def _last_run(self, conversation_id: str) -> StoredRun | None:
+        if conversation_id in self._conversations:
+            return self._conversations[conversation_id]
+
+        if hash(conversation_id) in self._past_conversations:
+            raise RunExpired(conversation_id, self._max_conversations, what="Conversation", option="max_conversations")
+
+        runs = (*self._unfinished.values(), *self._finished.values())
+        found = [stored for stored in runs if stored.state.conversation_id == conversation_id]
+        return max(found, key=lambda stored: stored.state.last_event_at, default=None)
+
+    async def last_turn(self, conversation_id: str) -> StoredRun | None:
+        """The newest run of a conversation, with its whole transcript."""
+        return self._last_run(conversation_id)
 
     async def load(self, run_id: str) -> StoredRun:
         """The newest state of a run that can be resumed."""
@@ -211,14 +247,20 @@ class MemoryStore:
         for run_id in erased:
             self._drop(run_id)
 
+        kept = {key: stored for key, stored in self._conversations.items() if stored.state.run_id not in erased}
+        self._conversations = OrderedDict(kept)
         return len(erased)
 
     def _all(self) -> Iterator[StoredRun]:
-        yield from self._finished.values()
-        yield from self._unfinished.values()
+        heads = (stored for stored in self._conversations.values() if stored.state.run_id not in self._created)
+        yield from (*heads, *self._finished.values(), *self._unfinished.values())
 
     async def _find(self, run_id: str) -> StoredRun:
-        return self._finished[run_id] if run_id in self._finished else await self.load(run_id)
+        if run_id in self._finished:
+            return self._finished[run_id]
+
+        heads = (stored for stored in self._conversations.values() if stored.state.run_id == run_id)
+        return next(heads, None) or await self.load(run_id)
 
     def _info(self, stored: StoredRun) -> StoredRunInfo:
         state = stored.state
@@ -248,3 +290,11 @@ class MemoryStore:
     def __len__(self) -> int:
         """The number of runs that can be resumed."""
         return len(self._unfinished)
+
+
+def _remembered(past: dict[int, int], id: str, version: int) -> dict[int, int]:
+    """The ids of the past with one more, by their hashes; the newest 100,000 or so stay."""
+    past[hash(id)] = version
+    surplus = len(past) - REMEMBERED_IDS
+    # Not one by one: to find the first key of a dict takes longer the more keys were deleted before it.
+    return dict(islice(past.items(), surplus, None)) if surplus > REMEMBERED_IDS // 100 else past

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from crew.errors import RunConflict, RunExists, StoreError, UnknownRun, describe
+from crew.errors import ConversationBusy, RunConflict, RunExists, StoreError, UnknownRun, describe
 from crew.messages import Message
 from crew.runs.events import Event, RunFailed
 from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS runs (
   metadata TEXT NOT NULL, state BLOB NOT NULL
 );
 CREATE INDEX IF NOT EXISTS runs_by_parent ON runs (parent_run);
+CREATE INDEX IF NOT EXISTS runs_in_conversation ON runs (conversation_id);
 CREATE INDEX IF NOT EXISTS runs_by_conversation ON runs (conversation_id, created);
 CREATE INDEX IF NOT EXISTS runs_by_time ON runs (updated, run_id);
 CREATE TABLE IF NOT EXISTS paths (path TEXT PRIMARY KEY, parent TEXT NOT NULL, fork INTEGER NOT NULL) WITHOUT ROWID;
@@ -86,6 +87,10 @@ class SQLiteStore:
     async def load(self, run_id: str) -> StoredRun:
         """The newest state, with its whole transcript."""
         return await asyncio.to_thread(self._load, run_id)
+
+    async def last_turn(self, conversation_id: str) -> StoredRun | None:
+        """The newest run of a conversation, with the messages that its state refers to."""
+        return await self._read(lambda: self._reader.last_turn(conversation_id))
 
     async def runs(
         self,
@@ -226,6 +231,7 @@ class SQLiteStore:
             raise RunConflict(run_id, version, row[0] if row else 0)
 
         if row is None:
+            self._check_turn(state)
             path, written = self._begin(state)
         else:
             path, written = row[1], self._written.find(run_id, version) or self._find_written(run_id, version)
@@ -259,6 +265,13 @@ class SQLiteStore:
         )
         return written, rows
 
+    def _check_turn(self, state: RunState) -> None:
+        """Raise `ConversationBusy` if a run was added to the conversation since this turn loaded it."""
+        newest = self._reader.newest_run(state.conversation_id) if state.turn else None
+
+        if newest is not None and newest != state.parent_run:
+            raise ConversationBusy(state.conversation_id, newest)
+
     def _begin(self, state: RunState) -> tuple[str, Written]:
         """Where the messages of a new run are written: after those of the run that it continues, if these are here."""
         inherited, run_id = state.inherited_messages, state.run_id
@@ -266,7 +279,7 @@ class SQLiteStore:
             "SELECT path, messages, status FROM runs WHERE run_id = ?", (state.parent_run,)
         ).fetchone()
 
-        if parent is None or not inherited or parent[1] < inherited or not self._has_last_inherited(parent[0], state):
+        if parent is None or not inherited or parent[1] < inherited or not self._continues(parent[0], state):
             return run_id, Written(version=0, next_positions={})
 
         path, _, status = parent
@@ -280,7 +293,11 @@ class SQLiteStore:
 
         return path, Written(version=0, next_positions={run_id: inherited})
 
-    def _has_last_inherited(self, path: str, state: RunState) -> bool:
+    def _continues(self, path: str, state: RunState) -> bool:
+        """Whether the inherited messages are those of this path: a result of another store may have the same run id."""
+        if state.turn:
+            return True  # it was loaded from here
+
         position = state.inherited_messages - 1
         stored = self._reader.read_messages(path, position, position + 1)
         return stored == encode_messages(state.transcript[position : position + 1])

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from crew.errors import UnknownRun
-from crew.messages import Message
-from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRunInfo
-from crew.store.codec import decode_bare_state, decode_event, decode_messages
+from crew.errors import StoreError, UnknownRun
+from crew.messages import Message, Transcript
+from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
+from crew.store.codec import BareState, decode_bare_state, decode_event, decode_messages
 from crew.store.rows import INFO_COLUMNS, continued_error, message_text, page_start, run_info, run_page
 
 SEARCH_SCHEMA = """
@@ -24,6 +24,9 @@ CREATE VIRTUAL TABLE IF NOT EXISTS texts USING fts5 (text, content='', tokenize=
 
 MIN_WORD = 3
 """The index knows sequences of three characters; shorter words are only compared."""
+
+MAX_PARAMETERS = 500
+"""The parameters of one query; SQLite accepts at least 999."""
 
 
 Parameters = ParamSpec("Parameters")
@@ -104,6 +107,36 @@ class SQLiteReader:
         ).fetchall()
         return tuple(map(run_info, rows))
 
+    def newest_run(self, conversation_id: str) -> str | None:
+        """The id of the run that was added last to a conversation; clocks do not decide it."""
+        row = self._file.execute(
+            "SELECT run_id FROM runs INDEXED BY runs_in_conversation WHERE conversation_id = ? "
+            "ORDER BY rowid DESC LIMIT 1",
+            (conversation_id,),
+        ).fetchone()
+        return None if row is None else str(row[0])
+
+    def last_turn(self, conversation_id: str) -> StoredRun | None:
+        """The newest run of a conversation, with the messages that its state refers to."""
+        run_id = self.newest_run(conversation_id)
+
+        if run_id is None:
+            return None
+
+        version, path, size, data = self._file.execute(
+            "SELECT version, path, messages, state FROM runs WHERE run_id = ?", (run_id,)
+        ).fetchone()
+        state = BareState(data)
+        positions = state.referenced_positions()
+        found = dict(zip(positions, decode_messages(self._read_positions(path, positions)), strict=True))
+        # Only an unfinished run appends to its branches.
+        branches = {} if state.is_finished else self._read_branches(run_id)
+        messages = {name: decode_messages(items) for name, items in branches.items()}
+        start = size if state.is_finished else state.inherited_messages
+        own = [found.pop(position) for position in range(start, size)]
+        transcript = Transcript(own, start=start, older=found)
+        return StoredRun(version=version, state=state.decode({**messages, run_id: transcript}))
+
     # ------------------------------------------------------------------------------------------ events and messages
 
     @in_one_snapshot
@@ -150,7 +183,10 @@ class SQLiteReader:
 
     def read_tree(self, run_id: str, path: str, size: int) -> dict[str, list[bytes]]:
         """The messages of a run and of its branches, by run id."""
-        bodies = {run_id: self.read_messages(path, 0, size)}
+        return {run_id: self.read_messages(path, 0, size), **self._read_branches(run_id)}
+
+    def _read_branches(self, run_id: str) -> dict[str, list[bytes]]:
+        bodies: dict[str, list[bytes]] = {}
         below: list[tuple[str, bytes]] = self._file.execute(
             "SELECT path, message FROM messages WHERE path >= ? AND path < ? ORDER BY path, position",
             (f"{run_id}/", f"{run_id}0"),
@@ -177,6 +213,29 @@ class SQLiteReader:
             (path, start, end),
         ).fetchall()
         return [*older, *(message for (message,) in rows)]
+
+    def _read_positions(self, path: str, positions: Sequence[int]) -> list[bytes]:
+        """The messages of a path at these positions, which ascend, with those of the paths that it forks from."""
+        parent: tuple[str, int] | None = self._file.execute(
+            "SELECT parent, fork FROM paths WHERE path = ?", (path,)
+        ).fetchone()
+        older = [position for position in positions if parent is not None and position < parent[1]]
+        found = self._read_positions(parent[0], older) if parent is not None and older else []
+
+        for start in range(len(older), len(positions), MAX_PARAMETERS):
+            part = positions[start : start + MAX_PARAMETERS]
+            marks = ", ".join("?" * len(part))
+            rows = self._file.execute(
+                f"SELECT message FROM messages WHERE path = ? AND position IN ({marks}) ORDER BY position",
+                (path, *part),
+            ).fetchall()
+
+            if len(rows) != len(part):
+                raise StoreError("", f"{len(part) - len(rows)} messages of {path!r} are missing.")
+
+            found.extend(message for (message,) in rows)
+
+        return found
 
     # ------------------------------------------------------------------------------------------ search
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -19,9 +19,10 @@ class Context(Generic[Deps]):
 
     `idempotency_key` identifies this call among all calls of all runs, and stays the same when the call is repeated
     after a crash: pass it to services that accept one. `call_id` is the provider's id; it may repeat in other runs.
-    `emit` sends progress to the observers of the run. `transcript` is the whole conversation so far, `readable()` the
-    part of it that the handoff filter allows: `recall` reads no more than that. `metadata` is a copy of what was
-    passed to `execute`.
+    `emit` sends progress to the observers of the run. `metadata` is a copy of what was passed to `execute`.
+    `transcript` is the conversation so far, `readable()` the part of it that the handoff filter allows. Of a stored
+    conversation both have the messages of this run and those that its history refers to; `await all_readable()` reads
+    older ones from the store too, as `recall` does.
     """
 
     deps: Deps
@@ -34,3 +35,8 @@ class Context(Generic[Deps]):
     transcript: Sequence[Message] = ()
     metadata: dict[str, JsonValue] = field(default_factory=dict)
     readable: Callable[[], Sequence[Message]] = tuple
+    load_readable: Callable[[], Awaitable[Sequence[Message]]] | None = field(default=None, repr=False)
+
+    async def all_readable(self) -> Sequence[Message]:
+        """Every message that the handoff filter allows, also those that are not in memory."""
+        return self.readable() if self.load_readable is None else await self.load_readable()

@@ -25,7 +25,7 @@ async def recall(context: Context[Any], ids: list[str] | None = None, words: str
         ids: The ids of messages, summaries or tool calls to read in full.
         words: Words, numbers or names to search for. Returns the messages that contain most of them, with their ids.
     """
-    messages = [message for message in context.readable() if not isinstance(message, SystemMessage)]
+    messages = [message for message in await context.all_readable() if not isinstance(message, SystemMessage)]
 
     if ids:
         found = [*_find_by_id(messages, ids)]

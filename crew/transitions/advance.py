@@ -158,6 +158,9 @@ def _on_run_started(step: Step, event: RunStarted) -> None:
     if event.repairs:
         step.emit(HistoryRepaired, changes=event.repairs)
 
+    for text in event.warnings:
+        step.emit(Warned, text=text)
+
     step.fingerprint = step.plan.fingerprint
     step.token_budgets = carry_over_budgets(event.token_budgets, step.token_budgets)
     _warn_of_conflicts(step)

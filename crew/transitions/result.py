@@ -42,7 +42,7 @@ def build_result(plan: Plan, state: RunState) -> RunResult:
         conversation_id=state.conversation_id,
         agent=state.agent,
         history=_result_history(state, entries),
-        transcript=state.transcript,
+        transcript=state.transcript.loaded(),
         usage=total_usage(state),
         metrics=Metrics(
             messages=sum(message_size(entry.message) for entry in entries),

@@ -51,8 +51,8 @@ class Step:
         self.emitted: list[Event] = [] if emitted is None else emitted
         self.run_id, self.conversation_id, self.crew = state.run_id, state.conversation_id, state.crew
         self.limits, self.parameters, self.metadata = state.limits, state.parameters, state.metadata
-        self.inherited_messages, self.parent_run = state.inherited_messages, state.parent_run
-        self.agent = state.agent
+        self.inherited_messages, self.parent_run, self.turn = state.inherited_messages, state.parent_run, state.turn
+        self.agent, self.counters = state.agent, state.counters
         self.next: Next = state.next
         self.history: History = state.history
         self.transcript = state.transcript
@@ -61,7 +61,6 @@ class Step:
         self.token_budgets: dict[str, tuple[TokenBudget, ...]] = state.token_budgets
         self.calibrations: dict[str, Calibration] = state.calibrations
         self.billed_until, self.warnings_sent = state.billed_until, state.warnings_sent
-        self.counters = state.counters
         self.active_seconds, self.last_event_at = state.active_seconds, state.last_event_at
         self.children: dict[str, RunState] = state.children
         self.branches, self.in_doubt = state.branches, state.in_doubt
@@ -83,6 +82,7 @@ class Step:
             transcript=self.transcript,
             inherited_messages=self.inherited_messages,
             parent_run=self.parent_run,
+            turn=self.turn,
             views=self.views,
             pending_summary=self.pending_summary,
             token_budgets=self.token_budgets,

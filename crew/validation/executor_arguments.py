@@ -19,7 +19,7 @@ from crew.runs.parameters import RequestParameters
 from crew.runs.state import Pause, RunState, pending_pauses
 from crew.settings import PositiveInt, value_problems
 from crew.tools.tool import to_text
-from crew.validation.validator import InputValidator
+from crew.validation.validator import InputValidator, run_id_violations
 
 
 def check_arguments(
@@ -128,6 +128,26 @@ def check_on_existing(on_existing: object, run_id: str | None) -> None:
 
     if text:
         raise InvalidInput([Violation(rule="on_existing", text=text, value=on_existing)])
+
+
+def check_conversation(id: object, history: object, on_busy: object, on_paused: object) -> None:
+    """Raise `InvalidInput` unless the arguments name one conversation, which replaces `history`."""
+    violations = [*run_id_violations(id, "conversation id")]
+
+    if history is not None:
+        text = "conversation= and history= are both given: a stored conversation has its own history. Omit one of them."
+        violations.append(Violation(rule="conversation", text=text))
+
+    for name, value, accepted in (
+        ("on_busy", on_busy, ("error", "wait")),
+        ("on_paused", on_paused, ("error", "cancel")),
+    ):
+        if value not in accepted:
+            text = f"{name} must be {accepted[0]!r} or {accepted[1]!r}, not {abbreviate(value)}."
+            violations.append(Violation(rule=name, text=text, value=value))
+
+    if violations:
+        raise InvalidInput(violations)
 
 
 MAX_METADATA_DEPTH = 20

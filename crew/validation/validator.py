@@ -67,10 +67,10 @@ def agent_violations(value: object) -> Iterator[Violation]:
         yield Violation(rule="agent", text=text, value=value)
 
 
-def run_id_violations(value: object) -> Iterator[Violation]:
+def run_id_violations(value: object, name: str = "run id") -> Iterator[Violation]:
     if not isinstance(value, str) or not RUN_ID.fullmatch(value):
-        text = f"The run id must be 1–128 characters A–Z a–z 0–9 _ . : -, not {_abbreviate(value)}."
-        yield Violation(rule="run_id", text=text, value=value)
+        text = f"The {name} must be 1–128 characters A–Z a–z 0–9 _ . : -, not {_abbreviate(value)}."
+        yield Violation(rule=name.replace(" ", "_"), text=text, value=value)
 
 
 def size_violations(messages: Sequence[object], limit: int) -> Iterator[Violation]:
