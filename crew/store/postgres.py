@@ -17,6 +17,7 @@ from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, Store
 from crew.runs.state import Finished, RunState, run_status
 from crew.settings import PositiveInt, value_problems
 from crew.store.codec import encode_messages
+from crew.store.postgres_leases import PostgresLeases
 from crew.store.postgres_reader import PostgresReader
 from crew.store.postgres_server import KeyTaken, PostgresServer
 from crew.store.rows import NewRows, Written, WrittenRuns, event_rows, new_rows
@@ -114,12 +115,21 @@ class PostgresStore:
     pool_size          the largest number of connections for commits and reads; one more receives notifications.
     schema             where the tables are; created by the first process that connects.
     reconnect_seconds  how long a commit waits for a server that went away before the run fails; it can be resumed.
+    lease_seconds      how long a process that stopped renewing the lease of its run still owns it.
 
     A commit is one statement, guarded by the version. It has an id: if its answer is lost, the store reconnects,
     repeats it, and recognises it by the id if the first attempt was stored.
     """
 
-    def __init__(self, url: str, *, pool_size: int = 10, schema: str = "crew", reconnect_seconds: float = 20.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int = 10,
+        schema: str = "crew",
+        reconnect_seconds: float = 20.0,
+        lease_seconds: float = 15.0,
+    ) -> None:
         if find_spec("asyncpg") is None:
             raise StoreError("", "PostgresStore needs the extra `postgres`: pip install crew-executor[postgres]")
 
@@ -133,6 +143,7 @@ class PostgresStore:
 
         self._server = PostgresServer(url, schema=schema, pool_size=pool_size, reconnect_seconds=reconnect_seconds)
         self._reader, self._written = PostgresReader(self._server), WrittenRuns()
+        self._leases = PostgresLeases(self._server, seconds=lease_seconds)
         # Closes the connections of a store that was not closed, with its last reference or at the exit.
         self._close = weakref.finalize(self, self._server.close)
 
@@ -205,25 +216,15 @@ class PostgresStore:
     async def wait_for_events(self, run_id: str, after: Cursor | None = None) -> None:
         """Wait until the run has a stored event after this cursor, written by any process."""
         newer = "SELECT 1 FROM {schema}.events WHERE run_id = $1 AND (version, number) > ($2, $3) LIMIT 1"
-        await self._run(self._wait("events", newer, run_id, *(after or (0, -1))), run_id, "can't be followed")
 
-    async def request_cancel(self, run_id: str) -> None:
-        """Ask the process that drives this run to cancel it."""
-        statement = """
-            WITH flag AS (INSERT INTO {schema}.cancels VALUES ($1) ON CONFLICT (run_id) DO NOTHING)
-            SELECT pg_notify('{schema}_cancels', $1)"""
-        await self._run(self._server.fetch(statement, run_id), run_id, "can't be cancelled")
+        async def is_stored() -> bool:
+            return bool(await self._server.fetch(newer, run_id, *(after or (0, -1))))
 
-    async def wait_for_cancel(self, run_id: str) -> None:
-        """Wait until any process asks to cancel this run."""
-        flag = "SELECT 1 FROM {schema}.cancels WHERE run_id = $1"
-        await self._run(self._wait("cancels", flag, run_id), run_id, "can't be followed")
+        await self._run(self._server.wait_until("events", run_id, is_stored), run_id, "can't be followed")
 
-    async def _wait(self, channel: str, condition: str, run_id: str, *values: object) -> None:
-        async def is_true() -> bool:
-            return bool(await self._server.fetch(condition, run_id, *values))
-
-        await self._server.wait_until(channel, run_id, is_true)
+    def leases(self) -> PostgresLeases:
+        """The leases of the runs in this store: each run under way has one owner among all processes."""
+        return self._leases
 
     def close(self) -> None:
         """Close the connections."""

@@ -48,7 +48,7 @@ _FORGET = (
     WHERE m.path >= erased.run_id || '/' AND m.path < erased.run_id || '0'""",
     "DELETE FROM {schema}.events WHERE run_id = ANY($1)",
     "DELETE FROM {schema}.paths WHERE path = ANY($1)",
-    "DELETE FROM {schema}.cancels WHERE run_id = ANY($1)",
+    "DELETE FROM {schema}.leases WHERE run_id = ANY($1)",
     "DELETE FROM {schema}.runs WHERE run_id = ANY($1)",
 )
 

@@ -31,7 +31,10 @@ MIGRATIONS = (
       run_id text COLLATE "C", version integer, number integer, kind text NOT NULL, at double precision NOT NULL,
       event bytea NOT NULL, PRIMARY KEY (run_id, version, number)
     );
-    CREATE TABLE {schema}.cancels (run_id text COLLATE "C" PRIMARY KEY);
+    CREATE TABLE {schema}.leases (
+      run_id text COLLATE "C" PRIMARY KEY, host text NOT NULL, pid integer NOT NULL, started text NOT NULL,
+      executor text NOT NULL, expires timestamptz NOT NULL, cancel boolean NOT NULL DEFAULT false
+    );
     """,
 )
 """The statements that lead from one layout to the next. Layout n has the first n; released ones never change."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -18,8 +18,10 @@ from crew.errors import DefinitionError, RunConflict, RunExists, StoreError, Unk
 from crew.messages import Transcript, UserMessage
 from crew.runs import Finished, RunState
 from crew.runs.interfaces import Cursor
+from crew.runs.leases import RunLeases
 from crew.store import PostgresStore, postgres_schema
 from crew.store.postgres_server import PostgresServer
+from tests.contracts.run_leases import RunLeasesContract, lease
 from tests.contracts.run_reader import RunReaderContract
 from tests.contracts.run_store import RunStoreContract, event, state
 from tests.support.postgres import Postgres, PostgresUnavailable, running_postgres, running_proxy
@@ -70,6 +72,33 @@ class TestPostgresReader(RunReaderContract):
     @pytest.fixture
     def store(self, open_store: Open) -> PostgresStore:
         return open_store()
+
+
+class TestPostgresLeases(RunLeasesContract):
+    """Its leases; they lapse by the clock of the server."""
+
+    @pytest.fixture
+    def store(self, open_store: Open) -> PostgresStore:
+        return open_store()
+
+    @pytest.fixture
+    def leases(self, store: PostgresStore) -> RunLeases:
+        return store.leases()
+
+    @pytest.fixture
+    def lapse(self, store: PostgresStore) -> Callable[[], Awaitable[Any]]:
+        earlier = "UPDATE {schema}.leases SET expires = expires - interval '16 seconds'"
+        return lambda: store._server.run(store._server.fetch(earlier))
+
+    async def test_one_of_eight_processes_takes_a_lease(self, open_store: Open) -> None:
+        """At the same time, also one that lapsed."""
+        stores = [open_store() for _ in range(8)]
+
+        for run_id in map(str, range(5)):
+            outcomes = await asyncio.gather(
+                *(one.leases().acquire(lease(str(n), run_id)) for n, one in enumerate(stores))
+            )
+            assert outcomes.count(None) == 1
 
 
 def turn(number: int, before: RunState | None = None, run_id: str = "") -> RunState:
@@ -276,7 +305,7 @@ async def test_commit_waits_for_a_server_that_is_down(server: Postgres, open_sto
 
 
 async def test_run_can_be_resumed_if_the_server_stays_down(server: Postgres, open_store: Open) -> None:
-    """After `reconnect_seconds` the run fails; another process resumes it, and no write is repeated."""
+    """After `reconnect_seconds` the run fails; no write is repeated. Its lease, not released, lapses or is taken."""
     ledger = Ledger(4, lambda n: server.stop() if n == 1 and len(ledger.written) == 2 else None)
     executor = CrewExecutor(ledger.agent, store=open_store(reconnect_seconds=0.5))
 
@@ -287,7 +316,7 @@ async def test_run_can_be_resumed_if_the_server_stays_down(server: Postgres, ope
         await asyncio.to_thread(server.start)
 
     other = CrewExecutor(ledger.agent, store=open_store())
-    paused = await other.resume("r")
+    paused = await other.resume("r", take_over=True)
     assert [pause.reason for pause in paused.pauses] == ["in_doubt"]
     result = await other.resume("r", {paused.pauses[0].id: {"done": "it was written"}})
     assert (result.output, ledger.written) == ("done", [0, 1, 2, 3])
@@ -412,14 +441,14 @@ async def test_notification_is_not_missed_over_a_restart(server: Postgres, open_
 
 async def test_request_to_cancel_reaches_the_owner(open_store: Open) -> None:
     """Whether it comes before or after the owner waits for it."""
-    owner, other = open_store(), open_store()
-    waiting = asyncio.ensure_future(owner.wait_for_cancel("r"))
+    owner, other = open_store().leases(), open_store().leases()
+    await owner.acquire(lease("a"))
+    waiting = asyncio.ensure_future(owner.wait_for_cancel(lease("a")))
     await asyncio.sleep(0.1)
     assert not waiting.done()
     await other.request_cancel("r")
-    await asyncio.wait_for(waiting, 5)
-    await other.request_cancel("r")
-    await asyncio.wait_for(owner.wait_for_cancel("r"), 5)
+    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(owner.wait_for_cancel(lease("a")), 1)
 
 
 async def test_closed_store_ends_a_wait_with_an_error(open_store: Open) -> None:
