@@ -1,4 +1,6 @@
-"""A process that owns runs in an SQLite file: `python -m tests.support.owner_process FOLDER MODE`.
+"""A process that owns runs: `python -m tests.support.owner_process FOLDER MODE`.
+
+The runs are in an SQLite file in the folder, or in the PostgreSQL schema of the URL in CREW_TEST_STORE.
 
 `resume` resumes the run of each line on its standard input and prints the outcome. The other modes start run `r`:
 `wait` waits in its write until the run is cancelled, `stop` stops its process after the write was recorded.
@@ -20,7 +22,7 @@ from crew.errors import CrewError
 from crew.interfaces import ModelReply, ModelRequest, OnDelta
 from crew.runs import Event
 from crew.runs.events import ToolsStarted
-from crew.store import SQLiteStore
+from crew.store import PostgresStore, SQLiteStore
 from crew.tools import Context, Tool
 
 ROOT = Path(__file__).parents[2]
@@ -73,10 +75,11 @@ def write_tool(ledger: Ledger, *, approval: bool = False, waits: bool = False) -
 
 
 def executor(folder: Path, write: Tool, **options: Any) -> CrewExecutor:
-    """An executor of one agent that writes once, on the file of all processes."""
+    """An executor of one agent that writes once, on the store of all processes."""
     lease = {"lease_seconds": options.pop("lease_seconds")} if "lease_seconds" in options else {}
     model = CountedModel(Ledger(folder), call("write"), "done")
-    store = SQLiteStore(folder / "runs.db", **lease)
+    url = os.environ.get("CREW_TEST_STORE")
+    store = PostgresStore(url, **lease) if url else SQLiteStore(folder / "runs.db", **lease)
     return CrewExecutor(Agent("writer", model=model, tools=[write]), store=store, **options)
 
 

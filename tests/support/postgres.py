@@ -38,6 +38,9 @@ class Postgres:
             )
         )
 
+    def execute(self, statement: str) -> None:
+        _run(_as_postgres(self._programs / "psql", "-q", "-d", self.url(), "-c", statement))
+
     def stop(self, mode: str = "fast") -> None:
         """Stop it: `fast` ends all sessions, `immediate` is a crash."""
         _run(_as_postgres(self._programs / "pg_ctl", "-D", self._folder / "data", "-m", mode, "-w", "stop"))
