@@ -84,6 +84,7 @@ def create_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_PrintVersion, nargs=0, help="show program's version number and exit")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_run_parser(subparsers)
+    _add_chat_parser(subparsers)
     _add_resume_parser(subparsers)
     _add_cancel_parser(subparsers)
     _add_show_parser(subparsers)
@@ -128,6 +129,23 @@ def _add_run_parser(subparsers: Subparsers) -> None:
     _add_settings(parser, store_help="save the run in this SQLite file (or sqlite:///FILE), so that it can be resumed")
     _add_output_options(parser)
     parser.set_defaults(function="crew.cli.run_command:run_command", strict=False, take_over=False)
+
+
+def _add_chat_parser(subparsers: Subparsers) -> None:
+    """Declare the arguments of `crew chat`."""
+    parser = subparsers.add_parser(
+        "chat",
+        help="talk with a crew, turn by turn",
+        description="Talk with a crew: each line is a turn of one conversation. /help lists the commands.",
+        epilog="Example: crew chat crew.py --store runs.db --conversation customer-42",
+    )
+    _add_target(parser)
+    parser.add_argument("--conversation", metavar="ID", help="continue this stored conversation, or begin it")
+    parser.add_argument("--agent", help="the agent of the first turn (default: the one that answered last)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="maximum number of model calls a turn (default 200)")
+    parser.add_argument("--quiet", action="store_true", help="print only the answers")
+    _add_settings(parser, store_help="keep the conversation in this SQLite file (or sqlite:///FILE)")
+    parser.set_defaults(function="crew.cli.chat_command:chat_command")
 
 
 def _add_resume_parser(subparsers: Subparsers) -> None:

@@ -41,7 +41,7 @@ EXIT_CODES = {"completed": 0, "paused": 3, "limit": 4, "cancelled": 130}
 def run_command(args: argparse.Namespace) -> int:
     """Start a run and return the exit code."""
     text = args.input if args.input is not None else _read_input()
-    _find_store(args)
+    find_store(args)
     # Chosen here, so that the resume command can be printed however the run ends.
     args.run_id = uuid.uuid4().hex
 
@@ -69,7 +69,7 @@ def cancel_command(args: argparse.Namespace) -> int:
     store = open_existing_store(args.location, args.store_name)
 
     try:
-        run_until_signalled(_cancel(_build_executor(crew, args, store, None), args.run_id))
+        run_until_signalled(_cancel(build_executor(crew, args, store, None), args.run_id))
     finally:
         store.close()
 
@@ -83,13 +83,13 @@ async def _cancel(executor: CrewExecutor, run_id: str) -> None:
 
 
 def _find_stored_run(args: argparse.Namespace) -> None:
-    _find_store(args)
+    find_store(args)
 
     if args.location is None:
         raise DefinitionError("--store", "required: the SQLite file that holds the run")
 
 
-def _find_store(args: argparse.Namespace) -> None:
+def find_store(args: argparse.Namespace) -> None:
     """Add the location of the store to the arguments: `--store`, else `store` in the configuration file, else None."""
     args.location, args.store_name = args.store, "--store"
 
@@ -176,8 +176,8 @@ def _run_and_report(args: argparse.Namespace, start: Callable[[CrewExecutor], Ev
     store = None if args.location is None else open_store(args.location, args.store_name)
 
     try:
-        with _printed_warnings(args):
-            executor = _build_executor(crew, args, store, tree)
+        with printed_warnings(args):
+            executor = build_executor(crew, args, store, tree)
 
         result = run_until_signalled(_run_interactively(executor, start, args))
     except (KeyboardInterrupt, RunError):
@@ -196,7 +196,7 @@ def _run_and_report(args: argparse.Namespace, start: Callable[[CrewExecutor], Ev
 
 
 @contextmanager
-def _printed_warnings(args: argparse.Namespace) -> Iterator[None]:
+def printed_warnings(args: argparse.Namespace) -> Iterator[None]:
     """Print warnings about settings like those of a run; a line of this program would not help the user."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -207,7 +207,7 @@ def _printed_warnings(args: argparse.Namespace) -> Iterator[None]:
             print(f"! {text}", file=sys.stderr)
 
 
-def _build_executor(crew: Crew, args: argparse.Namespace, store: OpenedStore | None, tree: Tree | None) -> CrewExecutor:
+def build_executor(crew: Crew, args: argparse.Namespace, store: OpenedStore | None, tree: Tree | None) -> CrewExecutor:
     config = _config_file(args)
     limits = Limits() if config is None else executor_options(load(config), config)["limits"]
     options: dict[str, Any] = {
@@ -272,7 +272,7 @@ def _print_result(result: RunResult, args: argparse.Namespace) -> int:
     written = "answer"
 
     try:
-        printed = _result_json(result) if args.json else _output_json(result)
+        printed = _result_json(result) if args.json else output_json(result)
         text = printed if isinstance(printed, str) else json.dumps(printed, ensure_ascii=False, indent=2)
         print(text, flush=True)
         written = "transcript"
@@ -288,7 +288,7 @@ def _print_result(result: RunResult, args: argparse.Namespace) -> int:
     return EXIT_CODES.get(result.stop_reason, 1)
 
 
-def _output_json(result: RunResult) -> object:
+def output_json(result: RunResult) -> object:
     """A text as it is, structured output as JSON."""
     output = result.output
     return output if isinstance(output, str) else output.model_dump(mode="json")
@@ -296,7 +296,7 @@ def _output_json(result: RunResult) -> object:
 
 def _result_json(result: RunResult) -> dict[str, object]:
     return {
-        "output": _output_json(result),
+        "output": output_json(result),
         "stop_reason": result.stop_reason,
         "limit": None if result.limit is None else dataclasses.asdict(result.limit),
         "run_id": result.run_id,

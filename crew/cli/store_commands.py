@@ -193,8 +193,8 @@ def _explanation(section: MessageSection, index: int, known: dict[str, tuple[int
     sent = {line.id for line in lines}
     gone = {line.id: line for one in manifests for line in one.removed if line.id not in sent}
     yield f"{section.path} · {manifest.agent} · {manifest.model} · window {manifest.window:,} tokens"
-    yield f"{len(lines)} messages sent, {len(gone)} left out since the agent's first request · {_tokens(manifest)}"
-    yield _prefix(manifest)
+    yield f"{len(lines)} messages sent, {len(gone)} left out since the agent's first request · {tokens_text(manifest)}"
+    yield prefix_text(manifest)
     yield from (f"repaired: {repair}" for repair in manifest.repairs)
 
     for line in lines:
@@ -214,13 +214,13 @@ def _excerpt(id: str, known: dict[str, tuple[int, Message]]) -> str:
     return _shorten(f"#{position} {speaker}: {message_text(message)}", 60)
 
 
-def _tokens(manifest: Manifest) -> str:
+def tokens_text(manifest: Manifest) -> str:
     billed = "" if manifest.tokens_billed is None else f", {manifest.tokens_billed:,} billed"
     cached = "" if manifest.cached_billed is None else f", {manifest.cached_billed:,} of them from the cache"
     return f"{manifest.tokens_estimated:,} tokens {manifest.count_method}{billed}{cached}"
 
 
-def _prefix(manifest: Manifest) -> str:
+def prefix_text(manifest: Manifest) -> str:
     if not manifest.moved_by:
         return f"prefix: unchanged, {manifest.same_messages} messages can be read from the prompt cache"
 
