@@ -6,7 +6,16 @@ from crew.agents.agent import HandoffFilter
 from crew.history import History, View, apply_handoff
 from crew.history.handoff_filters import messages_within_filter
 from crew.interfaces import HistoryEntry
-from crew.messages import AssistantMessage, Message, SummaryMessage, ToolCall, ToolMessage, ToolResult, UserMessage
+from crew.messages import (
+    AssistantMessage,
+    Message,
+    SummaryMessage,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    Transcript,
+    UserMessage,
+)
 
 CALL = ToolCall(id="c", name="read", arguments='{"path": "secret"}')
 TRANSCRIPT: tuple[Message, ...] = (
@@ -30,7 +39,7 @@ def readable(passed: HandoffFilter, view: View | None = None, held: tuple[int, .
     """The ids of the messages that may be read after a handoff; the history held those at these positions."""
     entries = tuple(HistoryEntry(message=TRANSCRIPT[position], position=position) for position in held)
     view = apply_handoff(view or View(), History(entries=entries, goal="goal"), CROSSING, passed)
-    return [message.id for message in messages_within_filter(TRANSCRIPT, view, "goal")]
+    return [message.id for message in messages_within_filter(Transcript(TRANSCRIPT), view, "goal")]
 
 
 def test_summary_that_covers_a_hidden_message_cannot_be_read() -> None:
@@ -47,7 +56,7 @@ def test_summary_that_crossed_can_be_read_but_not_opened() -> None:
     goal = HistoryEntry(message=TRANSCRIPT[0], position=0)
     history = History(entries=(goal, summary), goal="goal")
     view = apply_handoff(View(), history, CROSSING, lambda messages: messages[-1:])
-    ids = [message.id for message in messages_within_filter(TRANSCRIPT, view, "goal")]
+    ids = [message.id for message in messages_within_filter(Transcript(TRANSCRIPT), view, "goal")]
     assert ids == ["goal", "telling", "handoff", "passed", "later", "nested"]
 
 
