@@ -1,53 +1,40 @@
-"""A process that is killed repeatedly while its run writes: every write happens once."""
+"""Processes that are killed at random moments while their run writes to an SQLite file: every write happens once."""
 
 from __future__ import annotations
 
-import json
-import random
+import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-WRITES = 12
+from crew.store import SQLiteStore
+
+WRITES = 16
+KILLS = int(os.environ.get("CREW_KILLS", "250"))
 
 WORKER = """
-import asyncio, json, os, sys
+import asyncio, json, os, random, signal, sys, threading
 from pathlib import Path
 
-from crew import Agent, CrewExecutor, call, tool, ScriptedProvider
-from crew.errors import RunConflict, UnknownRun
-from crew.runs import StoredRun
-from crew.store import decode_state, encode_state
+from crew import Agent, Crew, CrewExecutor, Parallel, ScriptedProvider, call, tool
+from crew.errors import UnknownRun
 
-folder = Path(sys.argv[1])
+folder, seed = Path(sys.argv[1]), int(sys.argv[2])
 ledger = folder / "ledger"
-
-
-class FileStore:
-    async def commit(self, run_id, version, events, state):
-        fresh = folder / "fresh"
-        fresh.write_bytes(b"%d\\n" % (version + 1) + encode_state(state))
-        os.replace(fresh, folder / "state")
-
-    async def load(self, run_id):
-        if not (folder / "state").exists():
-            raise UnknownRun(run_id)
-
-        version, data = (folder / "state").read_bytes().split(b"\\n", 1)
-        return StoredRun(version=int(version), state=decode_state(data))
 
 
 @tool
 async def write(n: int) -> str:
     \"\"\"Write a number down.\"\"\"
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.004)
 
     with ledger.open("a") as file:
         file.write(f"{n}\\n")
 
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.004)
     return f"wrote {n}"
 
 
@@ -55,14 +42,25 @@ def written():
     return [int(line) for line in ledger.read_text().split()] if ledger.exists() else []
 
 
+def writer(name, numbers):
+    return Agent(name, model=ScriptedProvider(*[call("write", n=n) for n in numbers], name + " wrote"), tools=[write])
+
+
 async def main():
-    script = ScriptedProvider(*[call("write", n=n) for n in range(WRITES)], "all written")
-    executor = CrewExecutor(Agent("solo", model=script, tools=[write]), store=FileStore(), max_messages_per_request=6)
+    left, right = writer("left", range(WRITES // 2)), writer("right", range(WRITES // 2, WRITES))
+    last = Agent("last", model=ScriptedProvider("all written"))
+    group = Parallel("g", branches=[left, right], then=last)
+    crew = Crew("c", agents=[left, right, last], groups=[group], entry="g")
+    executor = CrewExecutor(crew, store=folder / "runs.db", max_messages_per_request=6)
+    delay = random.Random(seed).uniform(0, 0.25)
+    kill = threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    kill.daemon = True
+    kill.start()
 
     try:
-        result = await executor.resume("r")
+        result = await executor.resume("r")  # at once: the process that owned it is gone
     except UnknownRun:
-        result = await executor.execute("write", run_id="r")
+        result = await executor.execute("Write.", run_id="r")
 
     while result.stop_reason == "paused":
         # The person looks into the ledger: that is where the truth is.
@@ -70,6 +68,7 @@ async def main():
         answers = {id: {"done": "it was written"} if was else "run again" for id, was in done.items()}
         result = await executor.resume("r", answers)
 
+    kill.cancel()
     print(result.output)
 
 
@@ -77,31 +76,33 @@ asyncio.run(main())
 """.replace("WRITES", str(WRITES))
 
 
-def run_until_done(folder: Path, seed: int) -> tuple[str, int]:
-    """Start the worker, kill it, start it again, until one worker reaches the end."""
-    chance = random.Random(seed)
+def run_until_done(folder: Path, seed: int) -> int:
+    """Start processes that kill themselves, until one reaches the end of the run; the number of those killed."""
     kills = 0
 
     while True:
-        worker = subprocess.Popen([sys.executable, "-c", WORKER, str(folder)], stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-c", WORKER, str(folder), str(seed + kills)]
+        worker = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
-        try:
-            out, _ = worker.communicate(timeout=60 if kills >= 15 else chance.uniform(0.3, 1.5))
-            assert worker.returncode == 0
-            return out.strip(), kills
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            worker.communicate()
-            kills += 1
+        if worker.returncode != -9:
+            assert (worker.returncode, worker.stdout) == (0, "all written\n"), worker.stderr
+            return kills
+
+        kills += 1
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(5))
-def test_every_write_happens_once_despite_kills(tmp_path: Path, seed: int) -> None:
-    """Invariant 10, with SIGKILL: committed work is not repeated, and calls in doubt pause the run."""
-    output, _ = run_until_done(tmp_path, seed)
-    assert output == "all written"
-    assert [int(line) for line in (tmp_path / "ledger").read_text().split()] == list(range(WRITES))
-    version, data = (tmp_path / "state").read_bytes().split(b"\n", 1)
-    assert int(version) > WRITES
-    assert json.loads(data)["state"]["next"]["stop_reason"] == "completed"
+def test_every_write_happens_once_despite_kills(tmp_path: Path) -> None:
+    """Invariant 10, with SIGKILL: no run is lost, committed work is not repeated, calls in doubt pause the run."""
+    kills, runs = 0, 0
+
+    while kills < KILLS:
+        folder = tmp_path / str(runs)
+        folder.mkdir()
+        kills += run_until_done(folder, seed=kills + runs)
+        runs += 1
+        assert sorted(map(int, (folder / "ledger").read_text().split())) == list(range(WRITES))
+        store = SQLiteStore(folder / "runs.db")
+        record = asyncio.run(store.run("r"))
+        assert (record.info.status, asyncio.run(store.leases().list())) == ("completed", [])
+        store.close()
