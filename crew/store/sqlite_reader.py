@@ -116,6 +116,7 @@ class SQLiteReader:
         ).fetchone()
         return None if row is None else str(row[0])
 
+    @in_one_snapshot
     def last_turn(self, conversation_id: str) -> StoredRun | None:
         """The newest run of a conversation, with the messages that its state refers to."""
         run_id = self.newest_run(conversation_id)

@@ -22,7 +22,7 @@ from pathlib import Path
 from crew import Agent, Crew, CrewExecutor, Parallel, ScriptedProvider, call, tool
 from crew.errors import UnknownRun
 
-folder, seed = Path(sys.argv[1]), int(sys.argv[2])
+folder, seed, kills = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 ledger = folder / "ledger"
 
 
@@ -52,7 +52,8 @@ async def main():
     group = Parallel("g", branches=[left, right], then=last)
     crew = Crew("c", agents=[left, right, last], groups=[group], entry="g")
     executor = CrewExecutor(crew, store=folder / "runs.db", max_messages_per_request=6)
-    delay = random.Random(seed).uniform(0, 0.25)
+    # Later processes live longer, so that the run ends also on a busy machine.
+    delay = random.Random(seed + kills).uniform(0, 0.3 + kills / 10)
     kill = threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGKILL))
     kill.daemon = True
     kill.start()
@@ -81,7 +82,7 @@ def run_until_done(folder: Path, seed: int) -> int:
     kills = 0
 
     while True:
-        command = [sys.executable, "-c", WORKER, str(folder), str(seed + kills)]
+        command = [sys.executable, "-c", WORKER, str(folder), str(seed), str(kills)]
         worker = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
         if worker.returncode != -9:
@@ -99,7 +100,7 @@ def test_every_write_happens_once_despite_kills(tmp_path: Path) -> None:
     while kills < KILLS:
         folder = tmp_path / str(runs)
         folder.mkdir()
-        kills += run_until_done(folder, seed=kills + runs)
+        kills += run_until_done(folder, seed=1_000 * runs)
         runs += 1
         assert sorted(map(int, (folder / "ledger").read_text().split())) == list(range(WRITES))
         store = SQLiteStore(folder / "runs.db")
