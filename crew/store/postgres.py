@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from uuid import uuid4
 
-from crew.errors import DefinitionError, RunConflict, RunExists, StoreError, UnknownRun
+from crew.errors import ConversationBusy, DefinitionError, RunConflict, RunExists, StoreError, UnknownRun
 from crew.messages import Message
 from crew.runs.events import Event, RunFailed
 from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
@@ -23,6 +23,8 @@ from crew.store.postgres_server import KeyTaken, PostgresServer
 from crew.store.rows import NewRows, Written, WrittenRuns, event_rows, new_rows
 
 Value = TypeVar("Value")
+
+ATTEMPTS = 5
 
 _ADD_ROWS = """
 added AS (
@@ -39,8 +41,13 @@ SELECT run_id FROM run
 
 _INSERT_RUN = """
   INSERT INTO {schema}.runs (run_id, version, commit_id, agent, status, messages, updated, state,
-    conversation_id, crew, parent_run, metadata, created, path, inherited)
+    conversation_id, crew, parent_run, metadata, created, turn, path, inherited)
 """
+
+_FOLLOWS = """($20::integer = 0 OR $18 = coalesce(
+  (SELECT run_id FROM {schema}.runs WHERE conversation_id = $16 ORDER BY id DESC LIMIT 1), $18
+))"""
+"""Whether a turn follows the newest run of its conversation. Of two that do at once, an index refuses the second."""
 
 _UPDATE = (
     """
@@ -57,7 +64,10 @@ _INSERT = (
     "WITH run AS ("
     + _INSERT_RUN
     + """
-  VALUES ($1, $2::integer + 1, $3, $11, $12, $13, $14, $15, $16, $17, $18, $19, $14, $1, 0)
+  SELECT $1, $2::integer + 1, $3, $11, $12, $13::integer, $14::double precision, $15::bytea, $16, $17, $18, $19,
+    $14::double precision, $20::integer, $1, 0 WHERE """
+    + _FOLLOWS
+    + """
   ON CONFLICT (run_id) DO NOTHING RETURNING run_id, path
 ), """
     + _ADD_ROWS
@@ -67,25 +77,27 @@ _INSERT = (
 _CONTINUE = (
     """
 WITH RECURSIVE parent AS (
-  SELECT path, status FROM {schema}.runs WHERE run_id = $18 AND messages >= $20 FOR KEY SHARE
+  SELECT path, status FROM {schema}.runs WHERE run_id = $18 AND messages >= $21 FOR KEY SHARE
 ), line (path) AS (
   SELECT path FROM parent
-  UNION ALL SELECT paths.parent FROM line JOIN {schema}.paths USING (path) WHERE fork >= $20
+  UNION ALL SELECT paths.parent FROM line JOIN {schema}.paths USING (path) WHERE fork >= $21
 ), place AS (
   SELECT path, status IN ('running', 'paused', 'failed') OR EXISTS (
-    SELECT 1 FROM {schema}.messages m WHERE m.path = parent.path AND m.position >= $20
+    SELECT 1 FROM {schema}.messages m WHERE m.path = parent.path AND m.position >= $21
   ) AS forks
-  FROM parent WHERE EXISTS (
-    SELECT 1 FROM line JOIN {schema}.messages m ON m.path = line.path AND m.position = $20 - 1 AND m.message = $21
+  FROM parent WHERE $20::integer > 0 OR EXISTS (
+    SELECT 1 FROM line JOIN {schema}.messages m ON m.path = line.path AND m.position = $21 - 1 AND m.message = $22
   )
 ), run AS ("""
     + _INSERT_RUN
     + """
   SELECT $1, $2::integer + 1, $3, $11, $12, $13::integer, $14::double precision, $15::bytea, $16, $17, $18, $19,
-    $14::double precision, CASE WHEN forks THEN $1 ELSE path END, $20 FROM place
+    $14::double precision, $20::integer, CASE WHEN forks THEN $1 ELSE path END, $21 FROM place WHERE """
+    + _FOLLOWS
+    + """
   ON CONFLICT (run_id) DO NOTHING RETURNING run_id, path
 ), forked AS (
-  INSERT INTO {schema}.paths (path, parent, fork) SELECT run.run_id, place.path, $20 FROM run, place WHERE forks
+  INSERT INTO {schema}.paths (path, parent, fork) SELECT run.run_id, place.path, $21 FROM run, place WHERE forks
 ), """
     + _ADD_ROWS
 )
@@ -175,6 +187,10 @@ class PostgresStore:
         """Append events to the newest commit; a run that failed gets the status `failed`."""
         await self._run(self._append(run_id, version, events), run_id, "could not be stored")
 
+    async def last_turn(self, conversation_id: str) -> StoredRun | None:
+        """The newest run of a conversation, with the messages that its state refers to."""
+        return await self._run(self._reader.last_turn(conversation_id))
+
     async def runs(
         self,
         *,
@@ -257,32 +273,43 @@ class PostgresStore:
             if await self._write(statement, values):
                 break
         else:
-            await self._check_own_commit(run_id, version, commit_id)
+            await self._check_own_commit(version, commit_id, state)
 
         self._written.record_commit(written, rows, state)
         self._server.notify_soon(run_id)
 
     async def _write(self, statement: str, values: list[object]) -> bool:
-        """Whether the rows were written; not if the version differs."""
-        while True:
+        """Whether the rows were written; not if the version differs, or another turn came first."""
+        for _ in range(ATTEMPTS):
             try:
                 return bool(await self._server.fetch(statement, *values))
-            except KeyTaken:
-                # Two runs continued the same run at the same time: the second one has to fork.
-                if statement is not _CONTINUE:
-                    raise
+            except KeyTaken as error:
+                taken = error  # two runs continued the same run at the same time: now the other one is visible
 
-    async def _check_own_commit(self, run_id: str, version: int, commit_id: str) -> None:
+        raise taken
+
+    async def _check_own_commit(self, version: int, commit_id: str, state: RunState) -> None:
         """Raise unless a commit that wrote nothing is stored already, because its first answer was lost."""
+        run_id, conversation_id = state.run_id, state.conversation_id
         found = await self._server.fetch("SELECT version, commit_id FROM {schema}.runs WHERE run_id = $1", run_id)
 
         if found and found[0]["commit_id"] == commit_id:
             return
 
-        if version == 0:
+        if version:
+            raise RunConflict(run_id, version, found[0]["version"] if found else 0)
+
+        if found:
             raise RunExists(run_id)
 
-        raise RunConflict(run_id, version, found[0]["version"] if found else 0)
+        newest = await self._reader.newest_run(conversation_id)
+
+        if newest is None or newest == state.parent_run:
+            raise StoreError(
+                run_id, f"The conversation {conversation_id!r} was erased while this turn began; try again."
+            )
+
+        raise ConversationBusy(conversation_id, newest)
 
     async def _append(self, run_id: str, version: int, events: Sequence[Event]) -> None:
         failed = any(isinstance(event, RunFailed) and event.run_id == run_id for event in events)
@@ -325,11 +352,16 @@ def _attempts(known: Written | None, state: RunState) -> Iterator[tuple[str, Wri
         return
 
     run_id, inherited = state.run_id, state.inherited_messages
-    first: list[object] = [state.conversation_id, state.crew, state.parent_run, json.dumps(state.metadata)]
+    first: list[object] = [state.conversation_id, state.crew, state.parent_run, json.dumps(state.metadata), state.turn]
 
     if state.parent_run and inherited:
         written = Written(version=0, next_positions={run_id: inherited})
-        yield _CONTINUE, written, [*first, inherited, *encode_messages(state.transcript[inherited - 1 : inherited])]
+        # A turn of a conversation was loaded from here, perhaps in part.
+        last = b"" if state.turn else encode_messages(state.transcript[inherited - 1 : inherited])[0]
+        yield _CONTINUE, written, [*first, inherited, last]
+
+        if state.turn:
+            return
 
     yield _INSERT, Written(version=0, next_positions={}), first
 

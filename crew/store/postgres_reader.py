@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from crew.errors import UnknownRun
-from crew.messages import Message
-from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRunInfo
-from crew.store.codec import decode_bare_state, decode_event, decode_messages, referred_messages
+from crew.errors import StoreError, UnknownRun
+from crew.messages import Message, Transcript
+from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
+from crew.store.codec import BareState, decode_bare_state, decode_event, decode_messages, referred_messages
 from crew.store.postgres_server import Connection, PostgresServer
 from crew.store.rows import INFO_COLUMNS, continued_error, message_text, page_start, run_info, run_page
 
@@ -30,6 +30,20 @@ SELECT m.message FROM line JOIN {schema}.messages m
 ORDER BY m.position
 """
 """The messages of a path from one position to before another, with those of the paths that it forks from."""
+
+_READ_POSITIONS = """
+WITH RECURSIVE line (path, start, until, parent) AS (
+  SELECT $1::text COLLATE "C", coalesce(max(fork), 0), 2147483647, max(parent) FROM {schema}.paths WHERE path = $1
+  UNION ALL
+  SELECT line.parent, coalesce(p.fork, 0), least(line.start, line.until), p.parent
+  FROM line LEFT JOIN {schema}.paths p ON p.path = line.parent WHERE line.parent IS NOT NULL
+)
+SELECT m.message FROM unnest($2::integer[]) AS wanted (position)
+JOIN line ON wanted.position >= line.start AND wanted.position < line.until
+JOIN {schema}.messages m ON m.path = line.path AND m.position = wanted.position
+ORDER BY m.position
+"""
+"""The messages of a path at these positions."""
 
 _SEARCH = """
 SELECT m.id, m.path, m.position, m.message, (
@@ -79,12 +93,8 @@ class PostgresReader:
     async def run(self, run_id: str) -> RunRecord:
         """A run with its newest state."""
         row, own, below = await self._snapshot(lambda connection: self._read_run(connection, run_id))
-        messages = {run_id: decode_messages(own)}
-
-        for name, data in below:
-            messages.setdefault(name, []).extend(decode_messages([data]))
-
         *facts, state = row
+        messages = {run_id: decode_messages(own), **_by_name(below)}
         return RunRecord(info=run_info(facts), state=decode_bare_state(state, messages))
 
     async def _read_run(self, connection: Connection, run_id: str) -> tuple[list[Any], list[bytes], list[Any]]:
@@ -97,8 +107,50 @@ class PostgresReader:
 
         *facts, path = row
         own = await self._read_path(connection, path, 0, row["messages"])
+        return facts, own, await self._read_branches(connection, run_id)
+
+    async def _read_branches(self, connection: Connection, run_id: str) -> list[Any]:
         below = "SELECT path, message FROM {schema}.messages WHERE path >= $1 AND path < $2 ORDER BY path, position"
-        return facts, own, await connection.fetch(self._server.sql(below), f"{run_id}/", f"{run_id}0")
+        rows: list[Any] = await connection.fetch(self._server.sql(below), f"{run_id}/", f"{run_id}0")
+        return rows
+
+    async def newest_run(self, conversation_id: str) -> str | None:
+        """The id of the run that was added last to a conversation; clocks do not decide it."""
+        newest = "SELECT run_id FROM {schema}.runs WHERE conversation_id = $1 ORDER BY id DESC LIMIT 1"
+        found = await self._server.fetch(newest, conversation_id)
+        return found[0]["run_id"] if found else None
+
+    async def last_turn(self, conversation_id: str) -> StoredRun | None:
+        """The newest run of a conversation, with the messages that its state refers to."""
+        return await self._snapshot(lambda connection: self._read_last_turn(connection, conversation_id))
+
+    async def _read_last_turn(self, connection: Connection, conversation_id: str) -> StoredRun | None:
+        row = await connection.fetchrow(
+            self._server.sql(
+                "SELECT run_id, version, path, messages, state FROM {schema}.runs WHERE conversation_id = $1 "
+                "ORDER BY id DESC LIMIT 1"
+            ),
+            conversation_id,
+        )
+
+        if row is None:
+            return None
+
+        run_id, version, path, size, data = row
+        state = BareState(data)
+        positions = state.referenced_positions()
+        rows = await connection.fetch(self._server.sql(_READ_POSITIONS), path, positions)
+
+        if len(rows) != len(positions):
+            raise StoreError(run_id, f"{len(positions) - len(rows)} messages of {path!r} are missing.")
+
+        found = dict(zip(positions, decode_messages([one["message"] for one in rows]), strict=True))
+        # Only an unfinished run appends to its branches.
+        messages = {} if state.is_finished else _by_name(await self._read_branches(connection, run_id))
+        start = size if state.is_finished else state.inherited_messages
+        own = [found.pop(position) for position in range(start, size)]
+        transcript = Transcript(own, start=start, older=found)
+        return StoredRun(version=version, state=state.decode({**messages, run_id: transcript}))
 
     async def conversation(self, conversation_id: str) -> tuple[StoredRunInfo, ...]:
         """The runs of a conversation, oldest first."""
@@ -238,6 +290,15 @@ class PostgresReader:
             await connection.execute(self._server.sql(statement), ids)
 
         return len(ids)
+
+
+def _by_name(rows: Iterable[tuple[str, bytes]]) -> dict[str, list[Message]]:
+    messages: dict[str, list[Message]] = {}
+
+    for name, data in rows:
+        messages.setdefault(name, []).extend(decode_messages([data]))
+
+    return messages
 
 
 def _pattern(word: str) -> str:

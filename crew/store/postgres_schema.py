@@ -12,11 +12,13 @@ MIGRATIONS = (
       run_id text COLLATE "C" PRIMARY KEY, conversation_id text COLLATE "C" NOT NULL, crew text NOT NULL,
       agent text NOT NULL, status text NOT NULL, version integer NOT NULL, commit_id text NOT NULL,
       path text COLLATE "C" NOT NULL, inherited integer NOT NULL, messages integer NOT NULL,
-      parent_run text COLLATE "C" NOT NULL, created double precision NOT NULL, updated double precision NOT NULL,
-      metadata text NOT NULL, state bytea NOT NULL, id bigint GENERATED ALWAYS AS IDENTITY
+      parent_run text COLLATE "C" NOT NULL, turn integer NOT NULL, created double precision NOT NULL,
+      updated double precision NOT NULL, metadata text NOT NULL, state bytea NOT NULL,
+      id bigint GENERATED ALWAYS AS IDENTITY
     );
     CREATE INDEX ON {schema}.runs (parent_run);
-    CREATE INDEX ON {schema}.runs (conversation_id, created, id);
+    CREATE INDEX ON {schema}.runs (conversation_id, id);
+    CREATE UNIQUE INDEX ON {schema}.runs (conversation_id, parent_run) WHERE turn > 0;
     CREATE INDEX ON {schema}.runs (updated, run_id);
     CREATE INDEX ON {schema}.runs (path);
     CREATE TABLE {schema}.paths (

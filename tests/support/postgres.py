@@ -113,12 +113,13 @@ def _free_port() -> int:
 class Proxy:
     """Forwards connections to a server.
 
+    bytes          how many bytes went through it, in both directions.
     round_trips    how often a client sent something after an answer.
     lose_answer    the number of the next answer to lose: it is dropped, and the connection is cut; 0 for none.
     """
 
     def __init__(self, port: int) -> None:
-        self.round_trips = self.answers = self.lose_answer = 0
+        self.bytes = self.round_trips = self.answers = self.lose_answer = 0
         self._target = port
         self._open: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -164,12 +165,15 @@ class Proxy:
 
         async def forward() -> None:
             while data := await reader.read(65536):
+                self.bytes += len(data)
                 self.round_trips += not turn["client"]
                 turn["client"] = True
                 back_writer.write(data)
 
         async def answer() -> None:
             while data := await back_reader.read(65536):
+                self.bytes += len(data)
+
                 if turn["client"]:
                     turn["client"] = False
                     self.answers += 1
