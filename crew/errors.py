@@ -150,8 +150,8 @@ class UnknownRun(StoreError):
     """The store has no unfinished run with this id."""
 
     def __init__(self, run_id: str, text: str = "") -> None:
-        why = "the id is unknown, or the run has already finished"
-        super().__init__(run_id, text or f"The store has no unfinished run {run_id!r}: {why}.")
+        why = "the id is unknown, or the run has finished and can't be resumed"
+        super().__init__(run_id, text or f"The store has no run {run_id!r} here: {why}.")
 
 
 class RunExpired(UnknownRun):

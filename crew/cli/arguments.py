@@ -187,7 +187,7 @@ def _add_cancel_parser(subparsers: Subparsers) -> None:
         "If another process runs it, that process stops it within a second, and the command waits for it.",
         epilog="Exit codes: 0 cancelled, 1 failed, 2 wrong usage. Example: crew cancel crew.py RUN --store runs.db",
     )
-    parser.add_argument("target", help=TARGET_HELP)
+    _add_target(parser)
     parser.add_argument("run_id", help="the id of the run")
     _add_settings(parser, store_help="the SQLite file that holds the run (required)")
     parser.set_defaults(function="crew.cli.run_command:cancel_command", rounds=None)
@@ -313,9 +313,9 @@ def _add_store_parsers(subparsers: Subparsers) -> None:
 
 
 def _add_store_parser(subparsers: Subparsers, name: str, help: str, description: str) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        name, help=help, description=description, epilog=f"Example: crew {name} --store runs.db --help"
-    )
+    argument = {"runs": "", "forget": " RUN", "export": " RUN > run.jsonl"}.get(name, " RUN")
+    example = f"crew {name} --store runs.db{argument}"
+    parser = subparsers.add_parser(name, help=help, description=description, epilog=f"Example: {example}")
     parser.add_argument("--store", required=True, metavar="FILE", help="the SQLite file that holds the runs")
     parser.set_defaults(function=f"crew.cli.store_commands:{name}_command")
     return parser

@@ -65,7 +65,7 @@ def resume_command(args: argparse.Namespace) -> int:
 def cancel_command(args: argparse.Namespace) -> int:
     """Cancel a run and return the exit code."""
     _find_stored_run(args)
-    crew = load_crew(args.target)
+    crew = load_crew(args.target, args.allow_modules)
     store = open_existing_store(args.location, args.store_name)
 
     try:
@@ -153,7 +153,8 @@ def _find_pause(option: str, run_id: str, pauses: Sequence[Pause]) -> tuple[Paus
         if option.startswith(f"{pause.id}="):
             return pause, option.removeprefix(f"{pause.id}=")
 
-    is_unnamed = "=" not in option or option.startswith("done=")
+    # An answer may hold an equals sign itself; a pause of this run begins with its id.
+    is_unnamed = "=" not in option or option.startswith("done=") or not option.startswith(run_id)
 
     if is_unnamed and len(pauses) == 1:
         return pauses[0], option
@@ -245,6 +246,7 @@ async def _run_interactively(
 def _print_pauses(result: RunResult, args: argparse.Namespace) -> None:
     for pause in result.pauses:
         print(f"crew: waiting for an answer to {pause.id} ({pause.reason}): {pause.text}", file=sys.stderr)
+        print(f"crew: answer with {ACCEPTED_ANSWERS[pause.reason]}", file=sys.stderr)
 
     if args.location is None:
         print("crew: The run was not saved; pass --store FILE to make it resumable.", file=sys.stderr)
@@ -270,6 +272,10 @@ def _print_resume_command(args: argparse.Namespace, *answers: str) -> None:
 def _print_result(result: RunResult, args: argparse.Namespace) -> int:
     """Print the answer, write the transcript, and return the exit code."""
     written = "answer"
+
+    for doubt in result.in_doubt:
+        call = f"{doubt.call.name} ({doubt.key})"
+        print(f"crew: in doubt: {call} was started and has no result; it may have taken effect", file=sys.stderr)
 
     try:
         printed = _result_json(result) if args.json else output_json(result)
@@ -307,5 +313,8 @@ def _result_json(result: RunResult) -> dict[str, object]:
         "max_messages_per_request": result.metrics.limit,
         "prunings": result.metrics.prunings,
         "messages_pruned": result.metrics.messages_pruned,
+        "finish_reason": result.finish_reason,
+        "in_doubt": [{"key": one.key, "agent": one.agent, "tool": one.call.name} for one in result.in_doubt],
+        "orphans": list(result.orphans),
         "pauses": [{"id": pause.id, "reason": pause.reason, "text": pause.text} for pause in result.pauses],
     }

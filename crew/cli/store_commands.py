@@ -174,6 +174,7 @@ def explain_command(args: argparse.Namespace) -> int:
         if not 1 <= number <= len(requests):
             raise DefinitionError("--request", f"must be 1 to {len(requests)}, not {number}")
 
+        requests.sort(key=lambda request: request[0].messages[request[1]].time)
         print(f"request {number} of {len(requests)}")
         known = {message.id: (position, message) for one in sections for position, message in one.numbered()}
         print("\n".join(_explanation(*requests[number - 1], known)))

@@ -22,7 +22,7 @@ from crew.config.file_schema import (
     HandoffSection,
     PolicySection,
 )
-from crew.errors import ConfigError, DefinitionError, abbreviate, suggest
+from crew.errors import ConfigError, DefinitionError, abbreviate, describe, suggest
 from crew.history.policies.lookup import create_policy, resolve_policy
 from crew.interfaces import ModelSettings, Policy
 from crew.settings import problem_text, read_settings, settings_located_by
@@ -41,6 +41,10 @@ def build_crew(config: ConfigFile, name: str, path: str, allowed_modules: Sequen
 
     section = config.crews[name]
     problems: list[str] = []
+    if isinstance(allowed_modules, str):
+        problem = f"must be a list such as ['shop.tools'], not {abbreviate(allowed_modules)}"
+        raise DefinitionError("allowed_modules", problem)
+
     modules = _Modules(
         folder=Path(path).resolve().parent, allowed=None if allowed_modules is None else tuple(allowed_modules)
     )
@@ -173,9 +177,15 @@ def _load_tool(index: int, path: str, context: _AgentContext) -> Tool | None:
     except DefinitionError as error:
         context.add_problem(f"the tool {path!r}: {'; '.join(error.problems)}", "tools", index)
         return None
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        context.add_problem(f"can't load the tool {path!r}: {error}. Tools are written as module:name", "tools", index)
+    except (Exception, SystemExit) as error:  # the user's module can raise anything
+        text = f"can't load the tool {path!r}: {_import_problem(error)}. Tools are written as module:name"
+        context.add_problem(text, "tools", index)
         return None
+
+
+def _import_problem(error: BaseException) -> str:
+    """Why a name could not be loaded; an error inside the module is shown with its class."""
+    return str(error) if isinstance(error, ImportError | AttributeError | ValueError | TypeError) else describe(error)
 
 
 def _load_model_class(key: str, path: str | None, context: _AgentContext, *place: str | int) -> type[BaseModel] | None:
@@ -185,8 +195,10 @@ def _load_model_class(key: str, path: str | None, context: _AgentContext, *place
 
     try:
         loaded = context.modules.load(path)
-    except (ImportError, AttributeError, ValueError) as error:
-        context.add_problem(f"{key}: can't load {path!r}: {error}. Models are written as module:name", *place)
+    except (Exception, SystemExit) as error:  # the user's module can raise anything
+        context.add_problem(
+            f"{key}: can't load {path!r}: {_import_problem(error)}. Models are written as module:name", *place
+        )
         return None
 
     if isinstance(loaded, type) and issubclass(loaded, BaseModel):
@@ -232,7 +244,14 @@ class _Modules:
             listed = ", ".join(self.allowed) or "none"
             raise ImportError(f"the module {name!r} is not allowed (allowed modules: {listed})")
 
-        module = importlib.import_module(name)
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if self.allowed is None:
+                raise
+
+            hint = "with allowed modules, those next to the file are not found: install them, or set PYTHONPATH"
+            raise ImportError(f"{error} ({hint})") from error
 
         if self.allowed is None:
             self._check_not_hidden(name)

@@ -16,7 +16,7 @@ from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, Store
 from crew.runs.state import Finished, RunState, is_blocked, run_status
 from crew.settings import NonNegativeInt, PositiveInt, value_problems
 from crew.store.codec import message_sections
-from crew.store.rows import continued_error, message_text
+from crew.store.rows import check_page, continued_error, message_text
 
 log = logging.getLogger("crew")
 
@@ -174,6 +174,7 @@ class MemoryStore:
         cursor: str | None = None,
     ) -> RunPage:
         """The runs that match, newest first, a page of them."""
+        check_page(status, limit, cursor)
         infos = sorted(
             (self._info(stored) for stored in self._all()), key=lambda info: (info.updated, info.run_id), reverse=True
         )

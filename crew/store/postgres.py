@@ -20,7 +20,7 @@ from crew.store.codec import encode_messages
 from crew.store.postgres_leases import PostgresLeases
 from crew.store.postgres_reader import PostgresReader
 from crew.store.postgres_server import KeyTaken, PostgresServer
-from crew.store.rows import NewRows, Written, WrittenRuns, event_rows, new_rows
+from crew.store.rows import NewRows, Written, WrittenRuns, check_page, event_rows, new_rows
 
 Value = TypeVar("Value")
 
@@ -202,6 +202,7 @@ class PostgresStore:
         cursor: str | None = None,
     ) -> RunPage:
         """The runs that match, newest first, a page of them."""
+        check_page(status, limit, cursor)
         filters = {"crew = ": crew, "status = ": status, "conversation_id = ": conversation, "updated >= ": since}
         return await self._run(self._reader.runs(filters, limit, cursor))
 

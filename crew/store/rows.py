@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from crew.errors import StoreError
+from crew.errors import InvalidInput, StoreError, Violation
 from crew.messages import AssistantMessage, Message, ToolMessage
 from crew.runs.events import Event
 from crew.runs.interfaces import RunPage, StoredRunInfo
@@ -156,3 +157,23 @@ def continued_error(id: str, later: str) -> StoreError:
     """The error for a run that can't be erased alone."""
     text = f"{id!r} can't be erased: the run {later!r} continues it. Erase that run, or the conversation."
     return StoreError(id, text)
+
+
+STATUSES = ("running", "paused", "failed", "completed", "limit", "cancelled")
+
+
+def check_page(status: str | None, limit: int, cursor: str | None) -> None:
+    """Raise `InvalidInput` for arguments of `runs` that can't match anything."""
+    problems: list[tuple[str, object]] = []
+
+    if status is not None and status not in STATUSES:
+        problems.append((f"status must be one of {', '.join(STATUSES)}, not {status!r}.", status))
+
+    if limit < 1:
+        problems.append((f"limit must be at least 1, not {limit}.", limit))
+
+    if cursor is not None and not re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)? \S+", cursor):
+        problems.append((f"cursor must be the cursor of a page, not {cursor!r}.", cursor))
+
+    if problems:
+        raise InvalidInput([Violation(rule="page", text=text, value=value) for text, value in problems])

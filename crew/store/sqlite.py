@@ -18,7 +18,7 @@ from crew.runs.events import Event, RunFailed
 from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
 from crew.runs.state import Finished, RunState, run_status
 from crew.store.codec import encode_messages
-from crew.store.rows import EventRow, NewRows, Written, WrittenRuns, event_rows, new_rows
+from crew.store.rows import EventRow, NewRows, Written, WrittenRuns, check_page, event_rows, new_rows
 from crew.store.sqlite_leases import SQLiteLeases
 from crew.store.sqlite_reader import SQLiteReader
 
@@ -103,6 +103,7 @@ class SQLiteStore:
         cursor: str | None = None,
     ) -> RunPage:
         """The runs that match, newest first, a page of them."""
+        check_page(status, limit, cursor)
         conditions = {
             "crew = ?": crew,
             "status = ?": status,

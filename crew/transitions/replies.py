@@ -77,7 +77,7 @@ def _on_text(step: Step, agent: Agent, reply: Replied, tokens: int, repeat_reaso
     route = find_route(agent, text)
 
     for signal in misplaced_signals(agent, text, route):
-        found = f"The reply of {agent.name!r} has the signal {signal!r}, but does not end with it"
+        found = f"The reply of {agent.name!r} has the signal {signal!r}, but not at its end, or in code or a quotation"
         step.emit(Warned, text=f"{found}: its route was not taken.")
 
     if route is not None:

@@ -221,8 +221,17 @@ def check_answers(state: RunState, answers: Mapping[str, object], validator: Inp
         raise InvalidInput(violations)
 
 
+AMBIGUOUS_REASONS = frozenset({"yes", "y", "ok", "okay", "true", "approve", "approved", "run again"})
+"""A text refuses a call: these look like an approval."""
+
+
 def _answer_violations(pause: Pause, answer: object, validator: InputValidator) -> Iterator[Violation]:
-    if pause.reason == "input" or (pause.reason == "approval" and isinstance(answer, str)):
+    if pause.reason == "approval" and isinstance(answer, str) and answer.strip(" .!").lower() in AMBIGUOUS_REASONS:
+        text = (
+            f"The answer {answer!r} to {pause.id!r} is ambiguous: pass True to approve, or False or a reason to refuse."
+        )
+        yield Violation(rule="answer", text=text, value=answer)
+    elif pause.reason == "input" or (pause.reason == "approval" and isinstance(answer, str)):
         yield from validator.answer_violations(pause.id, answer)
     elif accepted := _accepted_answers(pause, answer):
         text = f"The answer to {pause.id!r} must be {accepted}, not {abbreviate(answer)}."

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, Context, CrewExecutor, ScriptedProvider, tool
-from crew.errors import UnknownPause
+from crew import Agent, Context, CrewExecutor, ScriptedProvider, call, tool
+from crew.errors import InvalidInput, UnknownPause
 from crew.interfaces import ModelReply, ModelRequest
 from crew.messages import ToolCall
 from tests.support.stores import CheckedStore
@@ -54,6 +54,24 @@ async def test_old_approval_is_refused_for_another_call_with_its_id(store: Check
     assert paid == [("bob", 5)]
     done = await executor.resume("r", {second.pauses[0].id: False})
     assert (done.output, paid) == ("Done.", [("bob", 5)])
+
+
+@pytest.mark.parametrize("answer", ["yes", "Y", "OK!", "run again"])
+async def test_text_that_looks_like_an_approval_is_refused(answer: str) -> None:
+    """A text is the reason of a refusal; one that looks like a yes is not taken for either."""
+
+    @tool(approval="always")
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    executor = CrewExecutor(Agent("clerk", model=ScriptedProvider(call("pay"), "Done."), tools=[pay]))
+    paused = await executor.execute("Pay.", run_id="r")
+
+    with pytest.raises(InvalidInput, match="ambiguous: pass True"):
+        await executor.resume("r", {paused.pauses[0].id: answer})
+
+    assert (await executor.resume("r", {paused.pauses[0].id: True})).output == "Done."
 
 
 async def test_input_pauses_have_different_ids(store: CheckedStore) -> None:

@@ -11,7 +11,7 @@ import pytest
 from crew import CrewExecutor
 from crew.cli import main
 from crew.config.yaml_source import load
-from crew.errors import ConfigError
+from crew.errors import ConfigError, DefinitionError
 
 AGENT = "crews: {c: {agents: {a: {model: 'scripted:Hello.', %s}}}}"
 
@@ -111,6 +111,27 @@ def test_module_that_is_not_allowed_is_not_imported(foreign_file: Path, allowed:
     assert "config.yaml:1:" in str(raised.value)
     assert "shop_of_others" not in sys.modules
     assert str(foreign_file.parent) not in sys.path
+
+
+def test_list_of_modules_must_be_a_list(tmp_path: Path) -> None:
+    """A string would be read letter by letter."""
+    path = tmp_path / "config.yaml"
+    path.write_text(AGENT % "description: A")
+
+    with pytest.raises(DefinitionError, match="must be a list"):
+        CrewExecutor.from_config(path, "c", allowed_modules="shop.tools")
+
+
+@pytest.mark.parametrize("line", ["raise RuntimeError('no database')", "raise SystemExit('bye')", "1 / 0"])
+def test_module_that_fails_is_a_problem_with_its_place(tmp_path: Path, line: str) -> None:
+    """Not a raw traceback: the file, the line and the agent are named."""
+    name = f"failing_{abs(hash(line))}"
+    (tmp_path / f"{name}.py").write_text(line)
+    path = tmp_path / "config.yaml"
+    path.write_text(AGENT % f"tools: ['{name}:refund']")
+
+    with pytest.raises(ConfigError, match=r"config.yaml:1:\d+: agent 'a': can't load the tool"):
+        CrewExecutor.from_config(path, "c")
 
 
 def test_allowed_module_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,6 +82,9 @@ def test_json_output_without_events(crews: Path, capsys: pytest.CaptureFixture[s
         "max_messages_per_request": 5,
         "prunings": 0,
         "messages_pruned": 0,
+        "finish_reason": "stop",
+        "in_doubt": [],
+        "orphans": [],
         "pauses": [],
     }
 
@@ -102,7 +105,7 @@ def test_another_process_resumes_a_stored_run(crews: Path, tmp_path: Path, capsy
     assert main(hint.split()) == 0
     assert capsys.readouterr().out == "done\n"
     assert main(hint.split()) == 2
-    assert "has no unfinished run" in capsys.readouterr().err
+    assert "has finished and can't be resumed" in capsys.readouterr().err
 
 
 def test_a_stored_run_is_cancelled(crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +118,7 @@ def test_a_stored_run_is_cancelled(crews: Path, tmp_path: Path, capsys: pytest.C
 
     for command in ("cancel", "resume"):
         assert main([command, f"{crews}:second", run_id, "--store", store]) == 2
-        assert "has already finished" in capsys.readouterr().err
+        assert "has finished and can't be resumed" in capsys.readouterr().err
 
     assert main(["cancel", f"{crews}:second", run_id]) == 2
     assert "--store: required" in capsys.readouterr().err
@@ -126,7 +129,10 @@ def test_resume_lists_the_pending_pauses(crews: Path, tmp_path: Path, capsys: py
     store = str(tmp_path / "runs.db")
     assert main(["run", f"{crews}:third", "hi", "--store", store, "--json"]) == 3
     pause = json.loads(capsys.readouterr().out)
-    assert main(["resume", f"{crews}:third", pause["run_id"], "--store", store, "--answer", "x=y"]) == 2
+    assert (
+        main(["resume", f"{crews}:third", pause["run_id"], "--store", store, "--answer", f"{pause['run_id']}:9.9=y"])
+        == 2
+    )
     assert pause["pauses"][0]["id"] in capsys.readouterr().err
     assert main(["resume", f"{crews}:third", pause["run_id"]]) == 2
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from crew import Agent, Crew, CrewExecutor, Parallel, RunError, RunResult, ScriptedProvider, call, tool
-from crew.errors import StoreError, UnknownRun
+from crew.errors import InvalidInput, StoreError, UnknownRun
 from crew.interfaces import ModelRequest
 from crew.runs.events import Replied, RunStarted
 from crew.runs.interfaces import Cursor, RunReader
@@ -91,6 +91,12 @@ class RunReaderContract:
                 break
 
         assert pages == [["paused", "other1", "other0", "r2"], ["r1", "r0"]]
+
+    @pytest.mark.parametrize("wrong", [{"status": "done"}, {"limit": 0}, {"limit": -1}, {"cursor": "zzz"}])
+    async def test_wrong_arguments_of_a_page_are_refused(self, store: Any, wrong: dict[str, Any]) -> None:
+        """They can't match anything."""
+        with pytest.raises(InvalidInput):
+            await store.runs(**wrong)
 
     async def test_conversation_lists_its_runs_oldest_first(self, store: Any) -> None:
         """And its transcript is that of the newest run."""
