@@ -127,7 +127,6 @@ def test_tasks_that_a_tool_leaves_behind_are_cancelled() -> None:
     assert left[0].cancelled()
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize("outside", ["sync", "loop"])
 def test_nested_calls_never_wait_for_the_loop_that_they_come_from(outside: str) -> None:
     """A tool of a run calls `execute_sync`, whose tool calls it again: on threads, and inside running loops."""
@@ -154,7 +153,6 @@ def test_nested_calls_never_wait_for_the_loop_that_they_come_from(outside: str) 
     assert calls == ["in_loop", "in_thread"] * 3
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize("way", ["cancel", "aclose"])
 def test_run_of_another_thread_is_cancelled_from_any_loop(way: str) -> None:
     """`cancel` ends the run with its result; `aclose` stops it, and it stays resumable."""

@@ -56,7 +56,7 @@ async def test_call_that_needs_approval_waits() -> None:
     assert [r.text for r in provider.shown[1][-1].results] == ["sent to Ada", "found 1"]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("answer", [False, "too early", "run again", "skip"])
+@pytest.mark.parametrize("answer", [False, "too early", "skip"])
 async def test_declined_call_becomes_an_error_result(answer: Any) -> None:
     """False, or any text as the reason: the tool does not run."""
     office = Office()
