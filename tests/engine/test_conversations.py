@@ -412,7 +412,7 @@ class CountingConnection(sqlite3.Connection):
         return self.cursor(CountingCursor).execute(*arguments)
 
 
-@pytest.mark.parametrize(("policy", "turns"), [(Rolling(limit=12), 1_000), (Summarize(limit=30), 300)])
+@pytest.mark.parametrize(("policy", "turns"), [(Rolling(limit=12), 400), (Summarize(limit=30), 300)])
 async def test_turn_reads_a_constant_number_of_rows_and_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy, turns: int
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.chaos import ChaosRun, run_for, run_seed, summary
 from tests.support.clocks import run_in_virtual_time
 
-SECONDS = 10
+SECONDS = 6
 
 
 def test_random_crews_with_random_faults_keep_every_invariant(record_property: Callable[[str, object], None]) -> None:
