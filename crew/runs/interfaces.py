@@ -17,6 +17,12 @@ from crew.runs.state import RunState
 
 NO_CONTEXT: AbstractContextManager[None] = nullcontext()
 
+PRINCIPAL_KEY = "crew.principal"
+"""The key in a run's metadata that names the person or program that the run belongs to, if a service started it.
+
+All runs of a conversation have the same one.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
@@ -58,6 +64,11 @@ class Cursor(NamedTuple):
         """The cursor of a text such as `12.3`; `ValueError` for any other text."""
         version, _, number = text.partition(".")
         return cls(int(version), int(number))
+
+    @classmethod
+    def after_commit(cls, version: int) -> Cursor:
+        """After all events of a commit, also those that are appended to it later."""
+        return cls(version, 2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +136,12 @@ class RunReader(Protocol):
         since: float | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
     ) -> RunPage:
-        """The runs that match, newest first, a page of them."""
+        """The runs that match, newest first, a page of them; `metadata`: those that have equal values at these keys."""
+
+    async def info(self, run_id: str) -> StoredRunInfo:
+        """The facts of a run, at a cost that does not grow with its transcript."""
 
     async def run(self, run_id: str) -> RunRecord:
         """A run with its newest state."""
@@ -143,16 +158,32 @@ class RunReader(Protocol):
     async def search(self, words: str, *, limit: int = 20) -> tuple[FoundMessage, ...]:
         """The messages that contain all these words, newest first; parts of words are found too."""
 
-    async def forget(self, id: str) -> int:
-        """Erase a run or a conversation: messages, events and index entries; the number of runs erased.
+    async def forget(self, id: str, *, conversation: bool = False) -> int:
+        """Erase a run, or a conversation with all its runs: messages, events, index entries; the number of runs erased.
 
-        Refused with `StoreError` while a run that is not erased builds on it.
+        An id that is that of a run and of a conversation, which its first run may be, is taken as the run, unless
+        `conversation`. Refused with `StoreError` while a run that is not erased continues it.
+        """
+
+
+@runtime_checkable
+class EventFollower(Protocol):
+    """Optional beside a `RunReader`: waits for new events, so that a reader need not ask again and again."""
+
+    async def wait_for_events(self, run_id: str, after: Cursor | None = None, timeout: float | None = None) -> bool:
+        """Wait until the run has a stored event after this cursor, written by any process; then read it with `events`.
+
+        False if there is none after `timeout` seconds. A run that is unknown may begin; one that has finished may have
+        no more events: give a `timeout`, and look at its status.
         """
 
 
 @runtime_checkable
 class EventLog(Protocol):
-    """Optional for a `RunStore`: stores events that no commit follows, such as the failure of a run."""
+    """Optional for a `RunStore`: stores events between two commits, and those that no commit follows.
+
+    The engine appends an event that does not change the state, such as `Asked`, if no commit comes within 0.2 s.
+    """
 
     async def append_events(self, run_id: str, version: int, events: Sequence[Event]) -> None:
         """Append events to the newest commit, which has this version; ignored if another commit followed."""
@@ -168,6 +199,24 @@ class ConversationStore(Protocol):
         Its transcript need not be complete: it has the messages that the state refers to, and if the run is unfinished
         those of the run.
         """
+
+
+class EffectRecords(Protocol):
+    """The outcomes of effects by their keys, for runs whose effects other processes perform. They never change."""
+
+    async def put(self, run_id: str, key: str, data: bytes) -> bytes:
+        """Store the outcome of an effect, unless it has one; returns the stored one."""
+
+    async def get(self, run_id: str, key: str) -> bytes | None:
+        """The stored outcome of an effect; None if there is none."""
+
+
+@runtime_checkable
+class EffectStore(Protocol):
+    """Optional for a `RunStore` that several processes can open: keeps outcomes of effects until a run is erased."""
+
+    def effects(self) -> EffectRecords:
+        """The outcomes of effects in this store."""
 
 
 @runtime_checkable

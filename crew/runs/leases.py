@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from crew.runs.events import Event
+from crew.runs.state import RunState
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseHolder:
@@ -56,6 +59,9 @@ class RunLeases(Protocol):
     async def request_cancel(self, run_id: str) -> None:
         """Ask the holder of this run's lease to cancel the run."""
 
+    async def wait_for_requests(self, seconds: float) -> None:
+        """Wait so long, or until any process has requested a cancellation, if this store notices that."""
+
     async def cancel_requests(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Those of these leases whose run should be cancelled."""
 
@@ -66,3 +72,9 @@ class LeasingStore(Protocol):
 
     def leases(self) -> RunLeases:
         """The leases of the runs in this store."""
+
+    async def commit_first(self, run_id: str, events: Sequence[Event], state: RunState, lease: Lease) -> None:
+        """The first commit of a run together with its lease: both are stored, or neither.
+
+        As `commit` with version 0: `RunExists` if the id is taken, and then the lease of that run stays.
+        """

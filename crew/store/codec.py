@@ -18,9 +18,9 @@ from crew.messages import AssistantMessage, Message, SystemMessage, Transcript, 
 from crew.runs.events import Event, Replied, RunStarted
 from crew.runs.state import Branch, RunState
 from crew.store.references import pending_positions
+from crew.store.versions import migrate, newest_version
 
-VERSION = 4
-"""Raised when stored states of the version before can't be decoded; a new field with a default needs no new version."""
+VERSION = newest_version()
 
 _NO_TRANSCRIPT = Transcript()
 MessageKind = TypeVar("MessageKind", bound=Message)
@@ -363,14 +363,4 @@ def _parse(key: str, data: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise StoreError("", f"The stored {key} is not valid JSON: {error}.") from error
 
-    version = found.get("version") if isinstance(found, dict) else None
-
-    if version != VERSION or key not in found:
-        raise StoreError(
-            "",
-            f"The stored {key} has version {version!r}; this release reads only version {VERSION}. Finish the run with "
-            "the release that wrote it, or start it again.",
-        )
-
-    values: dict[str, Any] = found
-    return values
+    return migrate(key, found)

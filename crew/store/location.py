@@ -84,8 +84,11 @@ def open_store(location: StoreLocation, subject: str = "CrewExecutor") -> Opened
     return stores.SQLiteStore(store_file(location))
 
 
-def open_existing_store(location: StoreLocation, subject: str) -> OpenedStore:
-    """Open a store that holds runs: a mistyped name is an error, and creates no file."""
+def open_existing_store(location: StoreLocation, subject: str, *, read_only: bool = False) -> OpenedStore:
+    """Open a store that holds runs: a mistyped name is an error, and creates no file.
+
+    With `read_only`, the store is never changed, and need not be writable.
+    """
     problem = store_problem(location)
 
     if not problem and not _is_database(location) and not Path(file := store_file(location)).is_file():
@@ -94,7 +97,13 @@ def open_existing_store(location: StoreLocation, subject: str) -> OpenedStore:
     if problem:
         raise DefinitionError(subject, problem)
 
-    return open_store(location, subject)
+    if not read_only:
+        return open_store(location, subject)
+
+    if _is_database(location):
+        return stores.PostgresStore.from_url(str(location), read_only=True)
+
+    return stores.SQLiteStore(store_file(location), read_only=True)
 
 
 def file_problem(path: str, example: str) -> str:

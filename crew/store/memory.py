@@ -6,8 +6,10 @@ import logging
 import sys
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+
+from pydantic import JsonValue
 
 from crew.errors import ConversationBusy, DefinitionError, RunConflict, RunExists, RunExpired, UnknownRun
 from crew.messages import Message
@@ -16,7 +18,8 @@ from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, Store
 from crew.runs.state import Finished, RunState, is_blocked, run_status
 from crew.settings import NonNegativeInt, PositiveInt, value_problems
 from crew.store.codec import message_sections
-from crew.store.rows import check_page, continued_error, message_text
+from crew.store.event_waiters import EventWaiters
+from crew.store.rows import check_page, continued_error, message_text, metadata_rows
 
 log = logging.getLogger("crew")
 
@@ -49,6 +52,7 @@ class MemoryStore:
         self._unfinished: OrderedDict[str, StoredRun] = OrderedDict()
         self._finished: OrderedDict[str, StoredRun] = OrderedDict()
         self._events: dict[str, list[StoredEvent]] = {}
+        self._waiters = EventWaiters()
         self._created: dict[str, float] = {}
         self._failed: dict[str, int] = {}
         """The versions of the runs that failed."""
@@ -146,6 +150,9 @@ class MemoryStore:
         if run_id in self._unfinished:
             return self._unfinished[run_id]
 
+        if run_id in self._finished:
+            raise UnknownRun(run_id, is_finished=True)
+
         if self._past_versions.get(hash(run_id)):
             raise RunExpired(run_id, self._max_unfinished)
 
@@ -155,7 +162,7 @@ class MemoryStore:
 
     async def append_events(self, run_id: str, version: int, events: Sequence[Event]) -> None:
         """Append events to the newest commit."""
-        known = self._unfinished.get(run_id)
+        known = self._unfinished.get(run_id) or self._finished.get(run_id)
 
         if known is not None and known.version == version:
             self._log(run_id, version, events)
@@ -172,9 +179,11 @@ class MemoryStore:
         since: float | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
     ) -> RunPage:
         """The runs that match, newest first, a page of them."""
-        check_page(status, limit, cursor)
+        check_page(status, limit, cursor, metadata)
+        wanted = {*metadata_rows(metadata or {})}
         infos = sorted(
             (self._info(stored) for stored in self._all()), key=lambda info: (info.updated, info.run_id), reverse=True
         )
@@ -186,10 +195,15 @@ class MemoryStore:
             and status in (None, info.status)
             and conversation in (None, info.conversation_id)
             and (since is None or info.updated >= since)
+            and (not wanted or wanted <= {*metadata_rows(info.metadata)})
             and (before is None or (info.updated, info.run_id) < before)
         ]
         last = found[limit - 1] if len(found) > limit else None
         return RunPage(runs=tuple(found[:limit]), cursor=None if last is None else f"{last.updated!r} {last.run_id}")
+
+    async def info(self, run_id: str) -> StoredRunInfo:
+        """The facts of a run, also if it has finished."""
+        return self._info(await self._find(run_id))
 
     async def run(self, run_id: str) -> RunRecord:
         """A run with its newest state, also if it has finished."""
@@ -202,6 +216,15 @@ class MemoryStore:
         events = self._events.get(run_id, [])
         start = 0 if after is None else bisect_right(events, after, key=lambda one: one.cursor)
         return tuple(events[start : start + limit])
+
+    async def wait_for_events(self, run_id: str, after: Cursor | None = None, timeout: float | None = None) -> bool:
+        """Wait until the run has a stored event after this cursor; False after `timeout` seconds."""
+
+        async def is_stored() -> bool:
+            events = self._events.get(run_id, [])
+            return bool(events) and (after is None or events[-1].cursor > after)
+
+        return await self._waiters.wait(run_id, is_stored, timeout)
 
     async def transcript(self, run_id: str) -> tuple[Message, ...]:
         """Every message of a run, or of the newest run of a conversation."""
@@ -233,17 +256,17 @@ class MemoryStore:
 
         return tuple(found[:limit])
 
-    async def forget(self, id: str) -> int:
+    async def forget(self, id: str, *, conversation: bool = False) -> int:
         """Erase a run or a conversation; the number of runs erased."""
         runs = [stored.state for stored in self._all()]
-        others = [state for state in runs if state.conversation_id == id and state.run_id != id]
-        erased = {state.run_id for state in runs if state.run_id == id} | {state.run_id for state in others}
+        erased = set() if conversation else {state.run_id for state in runs if state.run_id == id}
+        erased = erased or {state.run_id for state in runs if state.conversation_id == id}
 
         if not erased:
             raise UnknownRun(id)
 
         if later := [state for state in runs if state.parent_run in erased and state.run_id not in erased]:
-            raise continued_error(id, later[0].run_id)
+            raise continued_error(id, later[0].run_id, later[0].conversation_id)
 
         for run_id in erased:
             self._drop(run_id)
@@ -283,6 +306,7 @@ class MemoryStore:
         logged = self._events.setdefault(run_id, [])
         first = logged[-1].cursor.number + 1 if logged and logged[-1].cursor.version == version else 0
         logged += (StoredEvent(cursor=Cursor(version, first + n), event=event) for n, event in enumerate(events))
+        self._waiters.notify(run_id)
 
     def _drop(self, run_id: str) -> None:
         for kept in (self._finished, self._unfinished, self._events, self._created, self._failed):

@@ -4,130 +4,45 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from typing import Annotated, Any, TypeVar
 from uuid import uuid4
+
+from pydantic import Field, JsonValue
 
 from crew.errors import ConversationBusy, DefinitionError, RunConflict, RunExists, StoreError, UnknownRun
 from crew.messages import Message
 from crew.runs.events import Event, RunFailed
 from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
+from crew.runs.leases import Lease
 from crew.runs.state import Finished, RunState, run_status
-from crew.settings import PositiveInt, value_problems
+from crew.settings import Accepts, PositiveInt, Seconds, value_problems
 from crew.store.codec import encode_messages
+from crew.store.postgres_effects import PostgresEffects
 from crew.store.postgres_leases import PostgresLeases
 from crew.store.postgres_reader import PostgresReader
 from crew.store.postgres_server import KeyTaken, PostgresServer
-from crew.store.rows import NewRows, Written, WrittenRuns, check_page, event_rows, new_rows
+from crew.store.postgres_statements import APPEND, CONTINUE, INSERT, UPDATE
+from crew.store.postgres_url import PostgresUrl, check_url
+from crew.store.rows import NewRows, Written, WrittenRuns, check_page, event_rows, metadata_rows, new_rows
 
 Value = TypeVar("Value")
 
 ATTEMPTS = 5
-
-_ADD_ROWS = """
-added AS (
-  INSERT INTO {schema}.messages (path, position, message)
-  SELECT CASE WHEN m.run_id = run.run_id THEN run.path ELSE m.run_id END, m.position, m.message
-  FROM run, unnest($4::text[], $5::integer[], $6::bytea[]) AS m (run_id, position, message)
-), recorded AS (
-  INSERT INTO {schema}.events (run_id, version, number, kind, at, event)
-  SELECT run.run_id, $2::integer + 1, e.* FROM run,
-    unnest($7::integer[], $8::text[], $9::double precision[], $10::bytea[]) AS e
-)
-SELECT run_id FROM run
-"""
-
-_INSERT_RUN = """
-  INSERT INTO {schema}.runs (run_id, version, commit_id, agent, status, messages, updated, state,
-    conversation_id, crew, parent_run, metadata, created, turn, path, inherited)
-"""
-
-_FOLLOWS = """($20::integer = 0 OR $18 = coalesce(
-  (SELECT run_id FROM {schema}.runs WHERE conversation_id = $16 ORDER BY id DESC LIMIT 1), $18
-))"""
-"""Whether a turn follows the newest run of its conversation. Of two that do at once, an index refuses the second."""
-
-_UPDATE = (
-    """
-WITH run AS (
-  UPDATE {schema}.runs
-  SET version = $2::integer + 1, commit_id = $3, agent = $11, status = $12, messages = $13, updated = $14, state = $15
-  WHERE run_id = $1 AND version = $2::integer RETURNING run_id, path
-), """
-    + _ADD_ROWS
-)
-"""A later commit. A commit of another process that is under way is waited for; then the version differs."""
-
-_INSERT = (
-    "WITH run AS ("
-    + _INSERT_RUN
-    + """
-  SELECT $1, $2::integer + 1, $3, $11, $12, $13::integer, $14::double precision, $15::bytea, $16, $17, $18, $19,
-    $14::double precision, $20::integer, $1, 0 WHERE """
-    + _FOLLOWS
-    + """
-  ON CONFLICT (run_id) DO NOTHING RETURNING run_id, path
-), """
-    + _ADD_ROWS
-)
-"""The first commit of a run."""
-
-_CONTINUE = (
-    """
-WITH RECURSIVE parent AS (
-  SELECT path, status FROM {schema}.runs WHERE run_id = $18 AND messages >= $21 FOR KEY SHARE
-), line (path) AS (
-  SELECT path FROM parent
-  UNION ALL SELECT paths.parent FROM line JOIN {schema}.paths USING (path) WHERE fork >= $21
-), place AS (
-  SELECT path, status IN ('running', 'paused', 'failed') OR EXISTS (
-    SELECT 1 FROM {schema}.messages m WHERE m.path = parent.path AND m.position >= $21
-  ) AS forks
-  FROM parent WHERE $20::integer > 0 OR EXISTS (
-    SELECT 1 FROM line JOIN {schema}.messages m ON m.path = line.path AND m.position = $21 - 1 AND m.message = $22
-  )
-), run AS ("""
-    + _INSERT_RUN
-    + """
-  SELECT $1, $2::integer + 1, $3, $11, $12, $13::integer, $14::double precision, $15::bytea, $16, $17, $18, $19,
-    $14::double precision, $20::integer, CASE WHEN forks THEN $1 ELSE path END, $21 FROM place WHERE """
-    + _FOLLOWS
-    + """
-  ON CONFLICT (run_id) DO NOTHING RETURNING run_id, path
-), forked AS (
-  INSERT INTO {schema}.paths (path, parent, fork) SELECT run.run_id, place.path, $21 FROM run, place WHERE forks
-), """
-    + _ADD_ROWS
-)
-"""The first commit of a run that continues another one; no row if that one, or its last message, is not stored here."""
-
-
-_APPEND = """
-WITH run AS (
-  UPDATE {schema}.runs SET status = CASE WHEN $4 THEN 'failed' ELSE status END, commit_id = $3
-  WHERE run_id = $1 AND version = $2 AND commit_id <> $3 RETURNING run_id, version
-), first AS (
-  SELECT coalesce(max(number) + 1, 0) AS number FROM {schema}.events WHERE run_id = $1 AND version = $2
-), recorded AS (
-  INSERT INTO {schema}.events (run_id, version, number, kind, at, event)
-  SELECT run.run_id, run.version, first.number + e.number, e.kind, e.at, e.event FROM run, first,
-    unnest($5::integer[], $6::text[], $7::double precision[], $8::bytea[]) AS e (number, kind, at, event)
-)
-SELECT run_id FROM run
-"""
-"""Events after the newest commit; nothing if another commit followed, or if these were appended already."""
+_LongestWait = Annotated[float, Field(ge=0), Accepts("a number of seconds, 0 or above")]
 
 
 class PostgresStore:
     """Stores every run with its messages and events in the tables of one schema; finished runs can't be resumed.
 
-    url                such as `postgresql://user@host:5432/database`; the options of libpq are accepted in its query.
+    url                such as `postgresql://user@host:5432/database`. Its query may hold options of the connection and
+                       settings of the server, such as `?sslmode=require&application_name=shop`.
     pool_size          the largest number of connections for commits and reads; one more receives notifications.
     schema             where the tables are; created by the first process that connects.
     reconnect_seconds  how long a commit waits for a server that went away before the run fails; it can be resumed.
     lease_seconds      how long a process that stopped renewing the lease of its run still owns it.
+    read_only          the tables must exist and are never changed.
 
     A commit is one statement, guarded by the version. It has an id: if its answer is lost, the store reconnects,
     repeats it, and recognises it by the id if the first attempt was stored.
@@ -141,11 +56,17 @@ class PostgresStore:
         schema: str = "crew",
         reconnect_seconds: float = 20.0,
         lease_seconds: float = 15.0,
+        read_only: bool = False,
     ) -> None:
         if find_spec("asyncpg") is None:
-            raise StoreError("", "PostgresStore needs the extra `postgres`: pip install crew-executor[postgres]")
+            raise StoreError("", "PostgresStore needs the extra `postgres`: pip install 'crew-executor[postgres]'")
 
-        problems = value_problems(PositiveInt, {"pool_size": pool_size})
+        check_url(url)
+        problems = [
+            *value_problems(PositiveInt, {"pool_size": pool_size}),
+            *value_problems(_LongestWait, {"reconnect_seconds": reconnect_seconds}),
+            *value_problems(Seconds, {"lease_seconds": lease_seconds}),
+        ]
 
         if not (schema.isascii() and schema.isidentifier() and schema == schema.lower() and len(schema) <= 40):
             problems += [f"schema: {schema!r} is not a name of at most 40 lower-case letters, digits and _"]
@@ -153,31 +74,36 @@ class PostgresStore:
         if problems:
             raise DefinitionError("PostgresStore", problems)
 
-        self._server = PostgresServer(url, schema=schema, pool_size=pool_size, reconnect_seconds=reconnect_seconds)
+        self._server = PostgresServer(
+            url, schema=schema, pool_size=pool_size, reconnect_seconds=reconnect_seconds, read_only=read_only
+        )
         self._reader, self._written = PostgresReader(self._server), WrittenRuns()
+        self._uncertain: dict[str, tuple[str, tuple[Event, ...]]] = {}
+        """By run: the commit id and the events of an append that may have been stored."""
         self._leases = PostgresLeases(self._server, seconds=lease_seconds)
         # Closes the connections of a store that was not closed, with its last reference or at the exit.
         self._close = weakref.finalize(self, self._server.close)
 
     @classmethod
-    def from_url(cls, url: str) -> PostgresStore:
+    def from_url(cls, url: str, *, read_only: bool = False) -> PostgresStore:
         """A store whose options may be in the query of the URL: `postgresql://host/runs?pool_size=20&schema=shop`."""
-        parts = urlsplit(url)
-        query = parse_qsl(parts.query, keep_blank_values=True)
-        options = {name: value for name, value in query if name in ("pool_size", "schema", "reconnect_seconds")}
-        rest = urlencode([(name, value) for name, value in query if name not in options])
-
-        try:
-            size, seconds = int(options.get("pool_size", 10)), float(options.get("reconnect_seconds", 20))
-        except ValueError as error:
-            raise DefinitionError("PostgresStore", f"an option of the URL is not a number: {error}") from error
-
-        address = urlunsplit(parts._replace(query=rest))
-        return cls(address, pool_size=size, schema=options.get("schema", "crew"), reconnect_seconds=seconds)
+        parsed = PostgresUrl.parse(url)
+        return cls(
+            parsed.text,
+            pool_size=parsed.number("pool_size", 10),
+            schema=parsed.options.get("schema", "crew"),
+            reconnect_seconds=parsed.number("reconnect_seconds", 20.0),
+            lease_seconds=parsed.number("lease_seconds", 15.0),
+            read_only=read_only,
+        )
 
     async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
         """Write the step in one statement."""
         await self._run(self._commit(run_id, version, events, state), run_id, "could not be stored")
+
+    async def commit_first(self, run_id: str, events: Sequence[Event], state: RunState, lease: Lease) -> None:
+        """Write the first step of a run and its lease in one statement."""
+        await self._run(self._commit(run_id, 0, events, state, lease), run_id, "could not be stored")
 
     async def load(self, run_id: str) -> StoredRun:
         """The newest state, with its whole transcript."""
@@ -200,11 +126,16 @@ class PostgresStore:
         since: float | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
     ) -> RunPage:
         """The runs that match, newest first, a page of them."""
-        check_page(status, limit, cursor)
+        check_page(status, limit, cursor, metadata)
         filters = {"crew = ": crew, "status = ": status, "conversation_id = ": conversation, "updated >= ": since}
-        return await self._run(self._reader.runs(filters, limit, cursor))
+        return await self._run(self._reader.runs(filters, limit, cursor, metadata or {}))
+
+    async def info(self, run_id: str) -> StoredRunInfo:
+        """The facts of a run, without its state and its messages."""
+        return await self._run(self._reader.info(run_id), run_id, "can't be read")
 
     async def run(self, run_id: str) -> RunRecord:
         """A run with its newest state, also a finished one."""
@@ -226,22 +157,29 @@ class PostgresStore:
         """The messages that contain all these words, newest first; messages are scanned until the limit is reached."""
         return await self._run(self._reader.search(words, limit))
 
-    async def forget(self, id: str) -> int:
+    async def forget(self, id: str, *, conversation: bool = False) -> int:
         """Erase a run or a conversation; the number of runs erased."""
-        return await self._run(self._forget(id), id, "can't be erased")
+        return await self._run(self._forget(id, is_conversation=conversation), id, "can't be erased")
 
-    async def wait_for_events(self, run_id: str, after: Cursor | None = None) -> None:
-        """Wait until the run has a stored event after this cursor, written by any process."""
-        newer = "SELECT 1 FROM {schema}.events WHERE run_id = $1 AND (version, number) > ($2, $3) LIMIT 1"
+    async def wait_for_events(self, run_id: str, after: Cursor | None = None, timeout: float | None = None) -> bool:
+        """Wait until the run has a stored event after this cursor, written by any process; False after `timeout`."""
+        newer = (
+            "SELECT 1 FROM {schema}.events WHERE run_id = $1 AND (version, number) > ($2::bigint, $3::bigint) LIMIT 1"
+        )
 
         async def is_stored() -> bool:
             return bool(await self._server.fetch(newer, run_id, *(after or (0, -1))))
 
-        await self._run(self._server.wait_until("events", run_id, is_stored), run_id, "can't be followed")
+        waiting = self._server.wait_until(run_id, is_stored, timeout)
+        return await self._run(waiting, run_id, "can't be followed")
 
     def leases(self) -> PostgresLeases:
         """The leases of the runs in this store: each run under way has one owner among all processes."""
         return self._leases
+
+    def effects(self) -> PostgresEffects:
+        """The outcomes of effects that other processes perform."""
+        return PostgresEffects(self._server)
 
     def close(self) -> None:
         """Close the connections."""
@@ -260,14 +198,16 @@ class PostgresStore:
 
     # ------------------------------------------------------------------------------------------ writing
 
-    async def _commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
-        commit_id = uuid4().hex
+    async def _commit(
+        self, run_id: str, version: int, events: Sequence[Event], state: RunState, lease: Lease | None = None
+    ) -> None:
+        commit_id, events = uuid4().hex, await self._without_stored(run_id, events)
         known = None if version == 0 else self._written.find(run_id, version)
 
         if version and known is None:
             known = await self._find_written(run_id, version)
 
-        for statement, written, more in _attempts(known, state):
+        for statement, written, more in _attempts(known, state, self._leases.first_values(lease)):
             rows = new_rows(written, events, state)
             values = [run_id, version, commit_id, *_row_values(rows), *_run_values(state, rows), *more]
 
@@ -313,10 +253,28 @@ class PostgresStore:
         raise ConversationBusy(conversation_id, newest)
 
     async def _append(self, run_id: str, version: int, events: Sequence[Event]) -> None:
+        commit_id, events = uuid4().hex, await self._without_stored(run_id, events)
         failed = any(isinstance(event, RunFailed) and event.run_id == run_id for event in events)
         columns = [[row[column] for row in event_rows(events, 0)] for column in range(4)]
-        await self._server.fetch(_APPEND, run_id, version, uuid4().hex, failed, *columns)
+
+        try:
+            await self._server.fetch(APPEND, run_id, version, commit_id, failed, *columns)
+        except BaseException:  # the server may have stored them nevertheless; the error is raised again
+            self._uncertain[run_id] = (commit_id, tuple(events))
+            raise
+
         self._server.notify_soon(run_id)
+
+    async def _without_stored(self, run_id: str, events: Sequence[Event]) -> Sequence[Event]:
+        """The events without those at their start that an append stored whose answer was lost."""
+        if run_id not in self._uncertain:
+            return events
+
+        commit_id, appended = self._uncertain[run_id]
+        found = await self._server.fetch("SELECT commit_id FROM {schema}.runs WHERE run_id = $1", run_id)
+        del self._uncertain[run_id]
+        is_stored = bool(found) and found[0]["commit_id"] == commit_id and tuple(events[: len(appended)]) == appended
+        return events[len(appended) :] if is_stored else events
 
     async def _find_written(self, run_id: str, version: int) -> Written:
         """What an earlier process stored of this run."""
@@ -336,35 +294,39 @@ class PostgresStore:
         record = await self._reader.run(run_id)
 
         if isinstance(record.state.next, Finished):
-            raise UnknownRun(run_id)
+            raise UnknownRun(run_id, is_finished=True)
 
         self._written.record_load(record.info.version, record.state)
         return StoredRun(version=record.info.version, state=record.state)
 
-    async def _forget(self, id: str) -> int:
+    async def _forget(self, id: str, *, is_conversation: bool) -> int:
         self._written.clear()
-        return await self._reader.forget(id)
+        return await self._reader.forget(id, is_conversation=is_conversation)
 
 
-def _attempts(known: Written | None, state: RunState) -> Iterator[tuple[str, Written, list[object]]]:
+def _attempts(
+    known: Written | None, state: RunState, lease: Sequence[object]
+) -> Iterator[tuple[str, Written, list[object]]]:
     """The statements to try in order, until one of them writes: with what is stored before it, and its last values."""
     if known is not None:
-        yield _UPDATE, known, []
+        yield UPDATE, known, []
         return
 
     run_id, inherited = state.run_id, state.inherited_messages
+    rows = metadata_rows(state.metadata)
     first: list[object] = [state.conversation_id, state.crew, state.parent_run, json.dumps(state.metadata), state.turn]
+    first += [[key for key, _ in rows], [value for _, value in rows], *lease]
 
     if state.parent_run and inherited:
         written = Written(version=0, next_positions={run_id: inherited})
         # A turn of a conversation was loaded from here, perhaps in part.
         last = b"" if state.turn else encode_messages(state.transcript[inherited - 1 : inherited])[0]
-        yield _CONTINUE, written, [*first, inherited, last]
+        yield CONTINUE, written, [*first, inherited, last]
 
         if state.turn:
             return
 
-    yield _INSERT, Written(version=0, next_positions={}), first
+    yield INSERT, Written(version=0, next_positions={}), first
 
 
 def _row_values(rows: NewRows) -> Iterator[Sequence[object]]:

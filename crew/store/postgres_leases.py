@@ -57,6 +57,10 @@ class PostgresLeases:
         """How long a lease lasts."""
         return self._seconds
 
+    def first_values(self, lease: Lease | None) -> tuple[object, ...]:
+        """The columns of the lease that the first commit of a run stores."""
+        return (None,) * 5 if lease is None else (*_holder_values(lease.holder), self._seconds)
+
     async def acquire(self, lease: Lease, replaces: LeaseHolder | None = None) -> LeaseHolder | None:
         """Take a lease that is free, lapsed, its own, or held by `replaces`; else return the holder."""
         replaced = (None,) * 4 if replaces is None else _holder_values(replaces)
@@ -88,20 +92,16 @@ class PostgresLeases:
         return [_lease(row) for row in await self._fetch(f"{_FIND} ORDER BY run_id")]
 
     async def request_cancel(self, run_id: str) -> None:
-        """Ask the holder of this run's lease to cancel the run; notifies `wait_for_cancel` at once."""
+        """Ask the holder of this run's lease to cancel the run; ends `wait_for_requests` in all processes."""
         await self._fetch(_REQUEST_CANCEL, run_id)
+
+    async def wait_for_requests(self, seconds: float) -> None:
+        """Wait so long, or until any process has requested a cancellation."""
+        await self._server.run(self._server.wait_for_cancels(seconds))
 
     async def cancel_requests(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Those of these leases whose run should be cancelled."""
         return _chosen(leases, await self._fetch(_REQUESTED, [lease.run_id for lease in leases]))
-
-    async def wait_for_cancel(self, lease: Lease) -> None:
-        """Wait until any process asks the holder of this lease to cancel its run."""
-
-        async def is_requested() -> bool:
-            return bool(_chosen([lease], await self._server.fetch(_REQUESTED, [lease.run_id])))
-
-        await self._server.run(self._server.wait_until("cancels", lease.run_id, is_requested))
 
     async def _fetch(self, statement: str, *values: object) -> Sequence[Any]:
         return await self._server.run(self._server.fetch(statement, *values))

@@ -7,12 +7,22 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from pydantic import JsonValue
+
 from crew.errors import StoreError, UnknownRun
 from crew.messages import Message, Transcript
 from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
 from crew.store.codec import BareState, decode_bare_state, decode_event, decode_messages, referred_messages
 from crew.store.postgres_server import Connection, PostgresServer
-from crew.store.rows import INFO_COLUMNS, continued_error, message_text, page_start, run_info, run_page
+from crew.store.rows import (
+    INFO_COLUMNS,
+    continued_error,
+    message_text,
+    metadata_rows,
+    page_start,
+    run_info,
+    run_page,
+)
 
 Value = TypeVar("Value")
 
@@ -61,7 +71,9 @@ _FORGET = (
     """DELETE FROM {schema}.messages m USING unnest($1::text[]) AS erased (run_id)
     WHERE m.path >= erased.run_id || '/' AND m.path < erased.run_id || '0'""",
     "DELETE FROM {schema}.events WHERE run_id = ANY($1)",
+    "DELETE FROM {schema}.effects WHERE run_id = ANY($1)",
     "DELETE FROM {schema}.paths WHERE path = ANY($1)",
+    "DELETE FROM {schema}.metadata WHERE run_id = ANY($1)",
     "DELETE FROM {schema}.leases WHERE run_id = ANY($1)",
     "DELETE FROM {schema}.runs WHERE run_id = ANY($1)",
 )
@@ -75,11 +87,21 @@ class PostgresReader:
 
     # ------------------------------------------------------------------------------------------ runs
 
-    async def runs(self, filters: Mapping[str, object], limit: int, cursor: str | None) -> RunPage:
+    async def runs(
+        self, filters: Mapping[str, object], limit: int, cursor: str | None, metadata: Mapping[str, JsonValue]
+    ) -> RunPage:
         """A page of the runs that match, newest first; filters that are None do not count."""
         given = {column: value for column, value in filters.items() if value is not None}
         conditions = [f"{column}${n}" for n, column in enumerate(given, 2)]
         values = [*given.values()]
+
+        for row in metadata_rows(metadata):
+            values += row
+            place = len(values)
+            conditions.append(
+                "EXISTS (SELECT 1 FROM {schema}.metadata m WHERE m.run_id = runs.run_id "
+                f"AND m.key = ${place} AND m.value = ${place + 1})"
+            )
 
         if cursor is not None:
             values += page_start(cursor)
@@ -87,8 +109,17 @@ class PostgresReader:
 
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         order = "ORDER BY updated DESC, run_id DESC LIMIT $1"
-        statement = f"SELECT {INFO_COLUMNS} FROM {{schema}}.runs {where} {order}"
+        statement = f"SELECT {INFO_COLUMNS} FROM {{schema}}.runs AS runs {where} {order}"
         return run_page(await self._server.fetch(statement, limit + 1, *values), limit)
+
+    async def info(self, run_id: str) -> StoredRunInfo:
+        """The facts of a run, without its state and its messages."""
+        rows = await self._server.fetch(f"SELECT {INFO_COLUMNS} FROM {{schema}}.runs WHERE run_id = $1", run_id)
+
+        if not rows:
+            raise UnknownRun(run_id)
+
+        return run_info(rows[0])
 
     async def run(self, run_id: str) -> RunRecord:
         """A run with its newest state."""
@@ -169,8 +200,8 @@ class PostgresReader:
         path, _ = await self._find(connection, "run_id = $1", run_id)
         rows = await connection.fetch(
             self._server.sql(
-                "SELECT version, number, event FROM {schema}.events WHERE run_id = $1 AND (version, number) > ($2, $3) "
-                "ORDER BY version, number LIMIT $4"
+                "SELECT version, number, event FROM {schema}.events "
+                "WHERE run_id = $1 AND (version, number) > ($2::bigint, $3::bigint) ORDER BY version, number LIMIT $4"
             ),
             run_id,
             *(after or (0, -1)),
@@ -257,34 +288,39 @@ class PostgresReader:
 
     # ------------------------------------------------------------------------------------------ erasing
 
-    async def forget(self, id: str) -> int:
+    async def forget(self, id: str, *, is_conversation: bool) -> int:
         """Erase a run, or all runs of a conversation; the number of runs."""
 
         async def work(connection: Connection) -> int:
             async with connection.transaction():
-                return await self._erase(connection, id)
+                return await self._erase(connection, id, is_conversation=is_conversation)
 
         return await self._server.call(work)
 
-    async def _erase(self, connection: Connection, id: str) -> int:
+    async def _erase(self, connection: Connection, id: str, *, is_conversation: bool) -> int:
         rows = await connection.fetch(
-            self._server.sql("SELECT run_id FROM {schema}.runs WHERE run_id = $1 OR conversation_id = $1 FOR UPDATE"),
+            self._server.sql(
+                "SELECT run_id, conversation_id FROM {schema}.runs WHERE run_id = $1 OR conversation_id = $1 FOR UPDATE"
+            ),
             id,
         )
-        ids = [row["run_id"] for row in rows]
+        found = {row["run_id"]: row["conversation_id"] for row in rows}
+        is_run = id in found and not is_conversation
+        ids = [id] if is_run else [run_id for run_id, conversation in found.items() if conversation == id]
 
         if not ids:
             raise UnknownRun(id)
 
-        later = await connection.fetchval(
+        later = await connection.fetchrow(
             self._server.sql(
-                "SELECT run_id FROM {schema}.runs WHERE parent_run = ANY($1) AND run_id != ALL($1) LIMIT 1"
+                "SELECT run_id, conversation_id FROM {schema}.runs"
+                " WHERE parent_run = ANY($1) AND run_id != ALL($1) LIMIT 1"
             ),
             ids,
         )
 
         if later is not None:
-            raise continued_error(id, later)
+            raise continued_error(id, *later)
 
         for statement in _FORGET:
             await connection.execute(self._server.sql(statement), ids)

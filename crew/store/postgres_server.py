@@ -7,10 +7,11 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from crew.errors import StoreError, describe
+from crew.store.event_waiters import EventWaiters, wait_at_most
 from crew.store.postgres_schema import prepare_schema
+from crew.store.postgres_url import address_of, option_problem
 
 Value = TypeVar("Value")
 Connection = Any
@@ -45,8 +46,10 @@ class PostgresServer:
     time. So the pool has a separate loop, on a daemon thread that starts with the first call.
     """
 
-    def __init__(self, url: str, *, schema: str, pool_size: int, reconnect_seconds: float) -> None:
-        self.schema, self.address = schema, _without_password(url)
+    def __init__(
+        self, url: str, *, schema: str, pool_size: int, reconnect_seconds: float, read_only: bool = False
+    ) -> None:
+        self.schema, self.address, self._read_only = schema, address_of(url), read_only
         self._url, self._pool_size, self._reconnect_seconds = url, pool_size, reconnect_seconds
         self._lock, self._process, self._is_closed = threading.Lock(), 0, False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -57,7 +60,7 @@ class PostgresServer:
         self._pool: Any = None
         self._opening = asyncio.Lock()
         self._listener: asyncio.Task[None] | None = None
-        self._waiters: dict[tuple[str, str], set[asyncio.Event]] = {}
+        self._waiters, self._cancels = EventWaiters(), EventWaiters()
         self._to_notify: set[str] = set()
         self._notifier: asyncio.Task[None] | None = None
 
@@ -83,7 +86,7 @@ class PostgresServer:
                     self._reset()
 
                 self._process, self._loop = os.getpid(), asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="crew-postgres", daemon=True)
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name="crew-postgres", daemon=True)
                 self._thread.start()
 
             return self._loop
@@ -97,12 +100,27 @@ class PostgresServer:
         if loop is None or thread is None or not is_own:
             return
 
-        asyncio.run_coroutine_threadsafe(self._close(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        closing = asyncio.run_coroutine_threadsafe(self._close(), loop)
+
+        # A call on the loop may have held the last reference to the store: it can't wait for its own thread.
+        if thread is not threading.current_thread():
+            closing.result()
+            thread.join()
 
     async def _close(self) -> None:
+        """Close the connections, and stop the loop."""
+        loop = asyncio.get_running_loop()
+
+        try:
+            await self._end_calls()
+
+            if self._pool is not None:
+                self._pool.terminate()
+                await asyncio.sleep(0)  # the transports close their sockets in the next turn of the loop
+        finally:
+            loop.call_soon(loop.call_soon, loop.stop)  # a turn later, when `close` has got the outcome
+
+    async def _end_calls(self) -> None:
         if self._listener is not None:
             self._listener.cancel()
 
@@ -114,10 +132,6 @@ class PostgresServer:
 
             for task in late:
                 task.cancel()
-
-        if self._pool is not None:
-            self._pool.terminate()
-            await asyncio.sleep(0)  # the transports close their sockets in the next turn of the loop
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -175,9 +189,14 @@ class PostgresServer:
                 except OSError as error:
                     # Not repeated: the address may be wrong. A server that goes away later is waited for.
                     raise self._store_error(error) from error
+                except asyncpg.UndefinedObjectError as error:
+                    if problem := option_problem(self._url, str(error)):
+                        raise StoreError("", f"Can't connect to {self.address}: {problem}.") from error
+
+                    raise
 
                 try:
-                    await prepare_schema(connection, self.schema, self.address)
+                    await prepare_schema(connection, self.schema, self.address, read_only=self._read_only)
                 finally:
                     await connection.close()
 
@@ -188,6 +207,7 @@ class PostgresServer:
                     reset=_keep_session,
                     timeout=CONNECT_SECONDS,
                     command_timeout=COMMAND_SECONDS,
+                    server_settings={"default_transaction_read_only": "on"} if self._read_only else None,
                 )
 
         return self._pool
@@ -220,24 +240,32 @@ class PostgresServer:
         finally:
             self._notifier = None
 
-    async def wait_until(self, channel: str, topic: str, is_true: Callable[[], Awaitable[bool]]) -> None:
-        """Wait until a condition holds; it is checked again for each notification of this topic on this channel."""
-        notified, key = asyncio.Event(), (channel, topic)
-        self._waiters.setdefault(key, set()).add(notified)
+    async def wait_until(
+        self, run_id: str, is_true: Callable[[], Awaitable[bool]], seconds: float | None = None
+    ) -> bool:
+        """Wait until a condition holds, which is checked at each notification of this run; False after `seconds`."""
+        self._start_listener()
 
-        try:
-            if self._listener is None:
-                self._listener = asyncio.get_running_loop().create_task(self._listen())
+        async def check() -> bool:
+            self._check_open()
+            return await is_true()
 
-            while not await is_true():
-                await _wait_at_most(notified, RECHECK_SECONDS)
-                notified.clear()
-                self._check_open()
-        finally:
-            self._waiters[key].discard(notified)
+        return await self._waiters.wait(run_id, check, seconds, RECHECK_SECONDS)
 
-            if not self._waiters[key]:
-                del self._waiters[key]
+    async def wait_for_cancels(self, seconds: float) -> None:
+        """Wait so long, or until a cancellation of any run is requested, or may have been while no one listened."""
+        self._start_listener()
+        checks = iter([False])
+
+        async def is_notified() -> bool:
+            self._check_open()
+            return next(checks, True)
+
+        await self._cancels.wait("", is_notified, seconds, None)
+
+    def _start_listener(self) -> None:
+        if self._listener is None:
+            self._listener = asyncio.get_running_loop().create_task(self._listen())
 
     async def _listen(self) -> None:
         """Receive notifications, and reconnect forever. After each connect all conditions are checked."""
@@ -260,34 +288,34 @@ class PostgresServer:
         connection.add_termination_listener(lambda _: lost.set())
 
         try:
-            for channel in ("events", "cancels"):
-                await connection.add_listener(f"{self.schema}_{channel}", self._on_notification)
-
+            await connection.add_listener(f"{self.schema}_events", self._on_event)
+            await connection.add_listener(f"{self.schema}_cancels", self._on_cancel)
             self._wake_all()
 
             while not lost.is_set():
-                await _wait_at_most(lost, CHECK_SECONDS)
+                await wait_at_most(lost, CHECK_SECONDS)
                 await connection.fetchval("SELECT 1", timeout=CHECK_SECONDS)
         except Exception:  # the store boundary: the next connection may work
             pass
         finally:
             connection.terminate()
 
-    def _on_notification(self, connection: Connection, process: int, channel: str, payload: str) -> None:
-        for notified in self._waiters.get((channel.removeprefix(f"{self.schema}_"), payload), ()):
-            notified.set()
+    def _on_event(self, connection: Connection, process: int, channel: str, run_id: str) -> None:
+        self._waiters.notify(run_id)
+
+    def _on_cancel(self, connection: Connection, process: int, channel: str, run_id: str) -> None:
+        self._cancels.notify_all()
 
     def _wake_all(self) -> None:
-        for waiters in self._waiters.values():
-            for notified in waiters:
-                notified.set()
+        self._waiters.notify_all()
+        self._cancels.notify_all()
 
 
-async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:
+def _run(loop: asyncio.AbstractEventLoop) -> None:
     try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        pass
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 async def _keep_session(connection: Connection) -> None:
@@ -318,9 +346,3 @@ def _is_unique_violation(error: Exception) -> bool:
     import asyncpg
 
     return isinstance(error, asyncpg.UniqueViolationError)
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    port = f":{parts.port}" if parts.port else ""
-    return f"postgresql://{parts.hostname or ''}{port}{parts.path}"

@@ -7,8 +7,11 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from crew.errors import InvalidInput, StoreError, Violation
 from crew.messages import AssistantMessage, Message, ToolMessage
@@ -18,6 +21,9 @@ from crew.runs.state import Finished, RunState
 from crew.store.codec import EncodedChildren, MessageSection, encode_bare_state, encode_event, message_sections
 
 CACHED_RUNS = 10_000
+
+LONGEST_VALUE = 200
+"""The longest value of metadata that is compared as a text: an index of PostgreSQL can't hold very long ones."""
 
 MessageRow = tuple[str, int, bytes]
 """The run or branch, the position, and the message."""
@@ -153,16 +159,44 @@ def message_text(message: Message) -> str:
             return message.text
 
 
-def continued_error(id: str, later: str) -> StoreError:
-    """The error for a run that can't be erased alone."""
-    text = f"{id!r} can't be erased: the run {later!r} continues it. Erase that run, or the conversation."
-    return StoreError(id, text)
+def continued_error(id: str, later: str, conversation: str) -> StoreError:
+    """The error for a run that can't be erased alone: the run `later` of this conversation continues it."""
+    text = f"{id!r} can't be erased: the run {later!r} continues it. Erase that run first, or the whole conversation: "
+    command = f"crew forget {conversation} --conversation"
+    return StoreError(id, f"{text}forget({conversation!r}, conversation=True), on the command line {command}.")
 
 
-STATUSES = ("running", "paused", "failed", "completed", "limit", "cancelled")
+_METADATA = TypeAdapter(dict[str, JsonValue])
+
+STATUSES = ("running", "paused", "failed", "completed", "limit", "cancelled", "stopped")
 
 
-def check_page(status: str | None, limit: int, cursor: str | None) -> None:
+def metadata_rows(metadata: Mapping[str, JsonValue]) -> list[tuple[str, str]]:
+    """The keys of metadata with their values as texts: equal values have equal texts, and a long one is hashed."""
+    return [(key, metadata_text(value)) for key, value in metadata.items()]
+
+
+def metadata_text(value: JsonValue) -> str:
+    """One text for all equal values: `1` and `1.0` are equal, `1` and `true` are not."""
+    text = json.dumps(_with_integers(value), sort_keys=True, separators=(",", ":"))
+    return text if len(text) <= LONGEST_VALUE else "sha256:" + sha256(text.encode()).hexdigest()
+
+
+def _with_integers(value: JsonValue) -> JsonValue:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            return {key: _with_integers(item) for key, item in value.items()}
+        case list():
+            return [_with_integers(item) for item in value]
+        case _:
+            return value
+
+
+def check_page(
+    status: str | None, limit: int, cursor: str | None, metadata: Mapping[str, JsonValue] | None = None
+) -> None:
     """Raise `InvalidInput` for arguments of `runs` that can't match anything."""
     problems: list[tuple[str, object]] = []
 
@@ -174,6 +208,12 @@ def check_page(status: str | None, limit: int, cursor: str | None) -> None:
 
     if cursor is not None and not re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)? \S+", cursor):
         problems.append((f"cursor must be the cursor of a page, not {cursor!r}.", cursor))
+
+    if metadata is not None:
+        try:
+            _METADATA.validate_python(metadata, strict=True)
+        except ValidationError:
+            problems.append((f"metadata must be a dict of JSON values, not {metadata!r}.", metadata))
 
     if problems:
         raise InvalidInput([Violation(rule="page", text=text, value=value) for text, value in problems])

@@ -4,50 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
+import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from crew.errors import ConversationBusy, RunConflict, RunExists, StoreError, UnknownRun, describe
+from pydantic import JsonValue
+
+from crew.errors import ConversationBusy, CrewError, RunConflict, RunExists, StoreError, UnknownRun
 from crew.messages import Message
 from crew.runs.events import Event, RunFailed
 from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
+from crew.runs.leases import Lease
 from crew.runs.state import Finished, RunState, run_status
+from crew.store.checksums import row_checksum
 from crew.store.codec import encode_messages
-from crew.store.rows import EventRow, NewRows, Written, WrittenRuns, check_page, event_rows, new_rows
+from crew.store.event_waiters import POLL_SECONDS, EventWaiters
+from crew.store.rows import EventRow, NewRows, Written, WrittenRuns, check_page, event_rows, metadata_rows, new_rows
+from crew.store.sqlite_effects import SQLiteEffects
+from crew.store.sqlite_file import FileIdentity, closing_on_error, file_problem, transaction
 from crew.store.sqlite_leases import SQLiteLeases
 from crew.store.sqlite_reader import SQLiteReader
+from crew.store.sqlite_rows import RUN_COLUMNS, StoredRow
+from crew.store.sqlite_schema import open_prepared
+
+log = logging.getLogger("crew")
 
 Value = TypeVar("Value")
-
-LAYOUT = 4
-"""The version of the tables. Files with another version are refused."""
-
-_SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS runs (
-  run_id TEXT PRIMARY KEY, conversation_id TEXT NOT NULL, crew TEXT NOT NULL, agent TEXT NOT NULL,
-  status TEXT NOT NULL, version INTEGER NOT NULL, path TEXT NOT NULL, inherited INTEGER NOT NULL,
-  messages INTEGER NOT NULL, parent_run TEXT NOT NULL, created REAL NOT NULL, updated REAL NOT NULL,
-  metadata TEXT NOT NULL, state BLOB NOT NULL
-);
-CREATE INDEX IF NOT EXISTS runs_by_parent ON runs (parent_run);
-CREATE INDEX IF NOT EXISTS runs_in_conversation ON runs (conversation_id);
-CREATE INDEX IF NOT EXISTS runs_by_conversation ON runs (conversation_id, created);
-CREATE INDEX IF NOT EXISTS runs_by_time ON runs (updated, run_id);
-CREATE TABLE IF NOT EXISTS paths (path TEXT PRIMARY KEY, parent TEXT NOT NULL, fork INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS messages (
-  path TEXT NOT NULL, position INTEGER NOT NULL, message BLOB NOT NULL, PRIMARY KEY (path, position)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS events (
-  run_id TEXT NOT NULL, version INTEGER NOT NULL, number INTEGER NOT NULL, kind TEXT NOT NULL, at REAL NOT NULL,
-  event BLOB NOT NULL, PRIMARY KEY (run_id, version, number)
-) WITHOUT ROWID;
-PRAGMA user_version = {LAYOUT};
-"""
 
 
 class SQLiteStore:
@@ -55,34 +42,65 @@ class SQLiteStore:
 
     A commit is one transaction. A message is written once: a run that continues a finished one appends to its messages
     (its *path*), a run that continues another state begins a path that forks from it, and each branch has its own.
-    A process that stops renewing the lease of its run loses it after `lease_seconds`, by `clock`.
+    A process that stops renewing the lease of its run loses it after `lease_seconds`, by `clock`. With `read_only`, the
+    file must exist and is never changed; one of an older release is read from a temporary copy.
     """
 
     def __init__(
-        self, path: str | Path, *, lease_seconds: float = 15.0, clock: Callable[[], float] = time.time
+        self,
+        path: str | Path,
+        *,
+        lease_seconds: float = 15.0,
+        clock: Callable[[], float] = time.time,
+        read_only: bool = False,
     ) -> None:
         self._lock, self._path = threading.Lock(), str(path)
-        self._written = WrittenRuns()
+        self._written, self._waiters = WrittenRuns(), EventWaiters()
 
         try:
-            _create_private(path)
-            self._file = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
-            self._reader = SQLiteReader(self._file)
-            self._file.execute("PRAGMA journal_mode=WAL")
-            self._check_layout()
-            self._file.execute("PRAGMA secure_delete=ON")
-            self._file.executescript(_SCHEMA)
-            self._leases = SQLiteLeases(self._file, self._lock, seconds=lease_seconds, clock=clock)
-        except (sqlite3.Error, OSError) as error:
-            raise StoreError("", f"The store {self._path!r} can't be opened: {error}.") from error
+            with closing_on_error(open_prepared(path, read_only=read_only)) as self._file:
+                self._reader, self._identity = SQLiteReader(self._file), FileIdentity(path)
+                self._effects = SQLiteEffects(self._file, self._lock)
+                self._leases = SQLiteLeases(self._file, self._lock, self._path, seconds=lease_seconds, clock=clock)
+        except CrewError:
+            raise
+        except Exception as error:  # a damaged file can hold anything
+            raise StoreError("", f"The store {self._path!r} can't be opened: {file_problem(error)}") from error
+
+        # A store that was not closed is closed with its last reference, as files are. Not in __del__: in a cycle of
+        # references, the connection may be finalized first, and warns.
+        weakref.finalize(self, self._file.close).atexit = False
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the store has no file, so that no other object can open it."""
+        return self._path == ":memory:"
 
     async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
         """Write the step in one transaction."""
         await asyncio.to_thread(self._commit, run_id, version, events, state)
+        self._waiters.notify(run_id)
+
+    async def commit_first(self, run_id: str, events: Sequence[Event], state: RunState, lease: Lease) -> None:
+        """Write the first step of a run and its lease in one transaction."""
+        await asyncio.to_thread(self._commit, run_id, 0, events, state, lease)
+        self._waiters.notify(run_id)
 
     async def append_events(self, run_id: str, version: int, events: Sequence[Event]) -> None:
         """Append events to the newest commit; a run that failed gets the status `failed`."""
         await self._read(lambda: self._append(run_id, version, events), run_id)
+        self._waiters.notify(run_id)
+
+    async def wait_for_events(self, run_id: str, after: Cursor | None = None, timeout: float | None = None) -> bool:
+        """Wait until the run has a stored event after this cursor; False after `timeout` seconds.
+
+        Commits of this object end the wait at once, those of other processes within 0.2 s.
+        """
+
+        async def is_stored() -> bool:
+            return await self._read(lambda: self._reader.has_events(run_id, after), run_id)
+
+        return await self._waiters.wait(run_id, is_stored, timeout, POLL_SECONDS)
 
     async def load(self, run_id: str) -> StoredRun:
         """The newest state, with its whole transcript."""
@@ -101,16 +119,21 @@ class SQLiteStore:
         since: float | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
     ) -> RunPage:
         """The runs that match, newest first, a page of them."""
-        check_page(status, limit, cursor)
+        check_page(status, limit, cursor, metadata)
         conditions = {
             "crew = ?": crew,
             "status = ?": status,
             "conversation_id = ?": conversation,
             "updated >= ?": since,
         }
-        return await self._read(lambda: self._reader.runs(conditions, limit, cursor))
+        return await self._read(lambda: self._reader.runs(conditions, limit, cursor, metadata or {}))
+
+    async def info(self, run_id: str) -> StoredRunInfo:
+        """The facts of a run, without its state and its messages."""
+        return await self._read(lambda: self._reader.info(run_id), run_id)
 
     async def run(self, run_id: str) -> RunRecord:
         """A run with its newest state, also a finished one."""
@@ -132,9 +155,9 @@ class SQLiteStore:
         """The messages that contain all these words, newest first; the first search builds an index."""
         return await self._read(lambda: self._reader.search(words, limit))
 
-    async def forget(self, id: str) -> int:
+    async def forget(self, id: str, *, conversation: bool = False) -> int:
         """Erase a run or a conversation, also from the bytes of the file; the number of runs erased."""
-        return await self._read(lambda: self._forget(id), id)
+        return await self._read(lambda: self._forget(id, conversation=conversation), id)
 
     async def _read(self, work: Callable[[], Value], run_id: str = "") -> Value:
         return await asyncio.to_thread(self._call, work, run_id)
@@ -142,6 +165,7 @@ class SQLiteStore:
     def _call(self, work: Callable[[], Value], run_id: str) -> Value:
         try:
             with self._lock:
+                self._identity.check()
                 return work()
         except StoreError as error:
             if isinstance(error, UnknownRun) or error.run_id:
@@ -149,122 +173,139 @@ class SQLiteStore:
 
             raise StoreError(run_id, f"{self._path!r} can't be read: {error}") from error
         except Exception as error:  # a damaged file can hold anything
-            raise StoreError(run_id, f"{self._path!r} can't be read: {describe(error)}") from error
+            raise StoreError(run_id, f"{self._path!r} can't be read: {file_problem(error)}") from error
 
-    def _forget(self, id: str) -> int:
-        with self._file:
-            self._file.execute("BEGIN IMMEDIATE")
-            count = self._reader.forget(id)
-            self._file.execute("COMMIT")
+    def _forget(self, id: str, *, conversation: bool) -> int:
+        with transaction(self._file):
+            count = self._reader.forget(id, is_conversation=conversation)
 
-        # Freed pages are overwritten; the journal still has them until it is truncated.
-        self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._written.clear()
+        # Freed pages are overwritten; the journal still has them until it is truncated.
+        is_busy = self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+
+        if is_busy:
+            log.warning(
+                "%r is erased, but other processes read %r: its journal holds the texts until these processes end.",
+                id,
+                self._path,
+            )
+
         return count
 
     def leases(self) -> SQLiteLeases:
         """The leases of the runs in this file: each run under way has one owner among all processes."""
         return self._leases
 
+    def effects(self) -> SQLiteEffects:
+        """The outcomes of effects that other processes perform."""
+        return self._effects
+
     def close(self) -> None:
         """Close the file."""
+        self._identity.release()
         self._file.close()
-
-    def __del__(self) -> None:
-        # A store that was not closed is closed with its last reference, as files are.
-        try:
-            self._file.close()
-        except AttributeError:
-            pass  # opening it had failed
-
-    def _check_layout(self) -> None:
-        layout = self._file.execute("PRAGMA user_version").fetchone()[0]
-        has_tables = self._file.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchone() is not None
-
-        if has_tables and layout != LAYOUT:
-            raise StoreError(
-                "",
-                f"The store {self._path!r} has layout {layout or 'below 4'}; this release reads only layout {LAYOUT}. "
-                "Finish its runs with the release that wrote them, or use another file.",
-            )
 
     # ------------------------------------------------------------------------------------------ writing
 
-    def _commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
+    def _commit(
+        self, run_id: str, version: int, events: Sequence[Event], state: RunState, lease: Lease | None = None
+    ) -> None:
         try:
-            with self._lock, self._file:
-                self._file.execute("BEGIN IMMEDIATE")
-                written, rows = self._write(run_id, version, events, state)
-                self._file.execute("COMMIT")
+            with self._lock:
+                self._identity.check()
+
+                with transaction(self._file):
+                    written, rows = self._write(run_id, version, events, state)
+
+                    if lease is not None:
+                        self._leases.put(lease)
+
                 self._written.record_commit(written, rows, state)
+        except CrewError as error:
+            if type(error) is not StoreError or error.run_id:
+                raise
+
+            raise StoreError(run_id, f"Run {run_id!r} could not be stored in {self._path!r}: {error}") from error
         except sqlite3.Error as error:
-            raise StoreError(run_id, f"Run {run_id!r} could not be stored in {self._path!r}: {error}.") from error
+            text = f"Run {run_id!r} could not be stored in {self._path!r}: {file_problem(error)}"
+            raise StoreError(run_id, text) from error
 
     def _append(self, run_id: str, version: int, events: Sequence[Event]) -> None:
-        with self._file:
-            self._file.execute("BEGIN IMMEDIATE")
-            row = self._file.execute("SELECT version FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+        is_failure = any(isinstance(event, RunFailed) and event.run_id == run_id for event in events)
 
-            if row is not None and row[0] == version:
+        with transaction(self._file, is_synchronised=is_failure):
+            row = self._reader.find(run_id)
+
+            if row is not None and row.info.version == version:
                 [first] = self._file.execute(
                     "SELECT COALESCE(MAX(number) + 1, 0) FROM events WHERE run_id = ? AND version = ?",
                     (run_id, version),
                 ).fetchone()
                 self._insert_events(run_id, version, event_rows(events, first))
 
-                if any(isinstance(event, RunFailed) and event.run_id == run_id for event in events):
-                    self._file.execute("UPDATE runs SET status = 'failed' WHERE run_id = ?", (run_id,))
-
-            self._file.execute("COMMIT")
+                if is_failure:
+                    count = first + len(events)
+                    checksum = row_checksum(*row.as_failed(count))
+                    self._file.execute(
+                        "UPDATE runs SET status = 'failed', newest_events = ?, checksum = ? WHERE run_id = ?",
+                        (count, checksum, run_id),
+                    )
 
     def _insert_events(self, run_id: str, version: int, rows: Sequence[EventRow]) -> None:
+        full = ((run_id, version, *row) for row in rows)
         self._file.executemany(
-            "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", ((run_id, version, *row) for row in rows)
+            "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", ((*row, row_checksum(*row)) for row in full)
         )
 
     def _write(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> tuple[Written, NewRows]:
-        row = self._file.execute("SELECT version, path FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+        row = self._reader.find(run_id)
 
         if version == 0 and row is not None:
             raise RunExists(run_id)
 
-        if version and (row is None or row[0] != version):
-            raise RunConflict(run_id, version, row[0] if row else 0)
+        if version and (row is None or row.info.version != version):
+            raise RunConflict(run_id, version, row.info.version if row else 0)
 
         if row is None:
             self._check_turn(state)
             path, written = self._begin(state)
+            self._file.executemany(
+                "INSERT INTO metadata VALUES (?, ?, ?)",
+                ((key, value, run_id) for key, value in metadata_rows(state.metadata)),
+            )
         else:
-            path, written = row[1], self._written.find(run_id, version) or self._find_written(run_id, version)
+            path, written = row.path, self._written.find(run_id, version) or self._find_written(run_id, version)
 
         rows = new_rows(written, events, state)
+        messages = ((path if name == run_id else name, position, data) for name, position, data in rows.messages)
         self._file.executemany(
-            "INSERT INTO messages VALUES (?, ?, ?)",
-            ((path if name == run_id else name, position, data) for name, position, data in rows.messages),
+            "INSERT INTO messages VALUES (?, ?, ?, ?)", ((*one, row_checksum(*one)) for one in messages)
         )
         self._insert_events(run_id, version + 1, rows.events)
-        self._file.execute(
-            "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
-            "agent = excluded.agent, status = excluded.status, version = excluded.version, "
-            "messages = excluded.messages, updated = excluded.updated, state = excluded.state",
-            (
-                run_id,
-                state.conversation_id,
-                state.crew,
-                state.agent,
-                run_status(state),
-                version + 1,
-                path,
-                written.next_positions.get(run_id, 0),  # at the first commit: where the messages of this run begin
-                len(state.transcript),
-                state.parent_run,
-                state.last_event_at,
-                state.last_event_at,
-                json.dumps(state.metadata),
-                rows.state,
-            ),
-        )
+        # At the first commit: where the messages of this run begin.
+        self._write_run(row, path, state, written.next_positions.get(run_id, 0), rows)
         return written, rows
+
+    def _write_run(self, before: StoredRow | None, path: str, state: RunState, inherited: int, rows: NewRows) -> None:
+        """Insert the row of a run, or update it: some columns never change."""
+        first = (state.conversation_id, state.crew, float(state.last_event_at), json.dumps(state.metadata))
+        conversation_id, crew, created, metadata = first if before is None else before.constants
+        version = 1 if before is None else before.info.version + 1
+        columns = (
+            *(state.run_id, conversation_id, crew, state.agent, run_status(state), version, len(state.transcript)),
+            *(created, float(state.last_event_at), metadata, path),
+            *((inherited, state.parent_run) if before is None else (before.inherited, before.parent_run)),
+            *(len(rows.events), int(not rows.events or (before is not None and before.has_gaps))),
+            row_checksum(state.run_id, version, rows.state),
+        )
+        self._file.execute(
+            f"INSERT INTO runs ({RUN_COLUMNS}, state) VALUES ({', '.join('?' * 18)}) "
+            "ON CONFLICT (run_id) DO UPDATE SET agent = excluded.agent, status = excluded.status, "
+            "version = excluded.version, messages = excluded.messages, updated = excluded.updated, "
+            "newest_events = excluded.newest_events, has_gaps = excluded.has_gaps, state = excluded.state, "
+            "state_checksum = excluded.state_checksum, checksum = excluded.checksum",
+            (*columns, row_checksum(*columns), rows.state),
+        )
 
     def _check_turn(self, state: RunState) -> None:
         """Raise `ConversationBusy` if a run was added to the conversation since this turn loaded it."""
@@ -289,7 +330,8 @@ class SQLiteStore:
         ).fetchone()
 
         if taken is not None or status in ("running", "paused", "failed"):
-            self._file.execute("INSERT INTO paths VALUES (?, ?, ?)", (run_id, path, inherited))
+            fork = (run_id, path, inherited)
+            self._file.execute("INSERT INTO paths VALUES (?, ?, ?, ?)", (*fork, row_checksum(*fork)))
             path = run_id
 
         return path, Written(version=0, next_positions={run_id: inherited})
@@ -317,19 +359,15 @@ class SQLiteStore:
     def _load(self, run_id: str) -> StoredRun:
         try:
             with self._lock:
+                self._identity.check()
                 record = self._reader.run(run_id)
         except UnknownRun:
             raise
         except Exception as error:  # a damaged file can hold anything
-            raise StoreError(run_id, f"Run {run_id!r} in {self._path!r} can't be loaded: {describe(error)}") from error
+            text = f"Run {run_id!r} in {self._path!r} can't be loaded: {file_problem(error)}"
+            raise StoreError(run_id, text) from error
 
         if isinstance(record.state.next, Finished):
-            raise UnknownRun(run_id)
+            raise UnknownRun(run_id, is_finished=True)
 
         return StoredRun(version=record.info.version, state=record.state)
-
-
-def _create_private(path: str | Path) -> None:
-    """Create the file with access for its owner only; SQLite gives its journal files the same access."""
-    if str(path) not in ("", ":memory:"):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))

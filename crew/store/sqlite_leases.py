@@ -6,33 +6,26 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from crew.errors import DefinitionError, StoreError
 from crew.runs.leases import Lease, LeaseHolder
+from crew.store.sqlite_file import file_problem, transaction
 
 Value = TypeVar("Value")
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS leases (
-  run_id TEXT PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, started TEXT NOT NULL, executor TEXT NOT NULL,
-  expires REAL NOT NULL, cancel INTEGER NOT NULL DEFAULT 0
-) WITHOUT ROWID
-"""
 
 
 class SQLiteLeases:
     """Implements `RunLeases` on the connection of a store, which `lock` guards."""
 
     def __init__(
-        self, file: sqlite3.Connection, lock: threading.Lock, *, seconds: float, clock: Callable[[], float]
+        self, file: sqlite3.Connection, lock: threading.Lock, path: str, *, seconds: float, clock: Callable[[], float]
     ) -> None:
         if not (isinstance(seconds, int | float) and 0 < seconds < float("inf")):
             raise DefinitionError("SQLiteStore", f"lease_seconds must be a number above 0, not {seconds!r}")
 
-        self._file, self._lock, self._seconds, self._clock = file, lock, seconds, clock
-        file.execute(_SCHEMA)
+        self._file, self._lock, self._path, self._seconds, self._clock = file, lock, path, seconds, clock
 
     @property
     def seconds(self) -> float:
@@ -63,6 +56,10 @@ class SQLiteLeases:
         """Ask the holder of this run's lease to cancel the run."""
         await self._call(run_id, lambda: self._request_cancel(run_id))
 
+    async def wait_for_requests(self, seconds: float) -> None:
+        """Wait so long: other processes can't notify this one."""
+        await asyncio.sleep(seconds)
+
     async def cancel_requests(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Those of these leases whose run should be cancelled."""
         requested = await self._call("", lambda: [*self._select("WHERE cancel")])
@@ -78,22 +75,14 @@ class SQLiteLeases:
         try:
             with self._lock:
                 return work()
-        except sqlite3.Error as error:
+        except Exception as error:  # a damaged file can hold anything
             text = f"The lease of run {run_id!r}" if run_id else "The leases"
-            raise StoreError(run_id, f"{text} can't be read or written: {error}.") from error
+            problem = file_problem(error)
+            raise StoreError(run_id, f"{text} in {self._path!r} can't be read or written: {problem}") from error
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self) -> AbstractContextManager[None]:
         """A transaction that is not synchronised with the disk: leases need not survive a power cut."""
-        synchronous = self._file.execute("PRAGMA synchronous").fetchone()[0]
-        self._file.execute("PRAGMA synchronous = NORMAL")
-
-        try:
-            with self._file:
-                self._file.execute("BEGIN IMMEDIATE")
-                yield
-        finally:
-            self._file.execute(f"PRAGMA synchronous = {synchronous}")
+        return transaction(self._file, is_synchronised=False)
 
     def _select(self, condition: str, *values: object) -> Iterator[Lease]:
         now = self._clock()
@@ -109,20 +98,23 @@ class SQLiteLeases:
         return next(self._select("WHERE run_id = ?", run_id), None)
 
     def _acquire(self, lease: Lease, replaces: LeaseHolder | None) -> LeaseHolder | None:
-        holder = lease.holder
-
         with self._transaction():
             found = self._find(lease.run_id)
 
-            if found is not None and not found.lapsed and found.holder not in (holder, replaces):
+            if found is not None and not found.lapsed and found.holder not in (lease.holder, replaces):
                 return found.holder
 
-            self._file.execute(
-                "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, 0)",
-                (lease.run_id, holder.host, holder.pid, holder.started, holder.executor, self._expiry()),
-            )
+            self.put(lease)
 
         return None
+
+    def put(self, lease: Lease) -> None:
+        """Store a lease in the transaction of the caller; it replaces any other."""
+        holder = lease.holder
+        self._file.execute(
+            "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, 0)",
+            (lease.run_id, holder.host, holder.pid, holder.started, holder.executor, self._expiry()),
+        )
 
     def _renew(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         with self._transaction():
