@@ -33,6 +33,7 @@ CrewError
     ├── ContextOverflow      the messages that must be sent exceed the limit
     ├── CompressionFailed    a compression request produced no usable summary
     ├── OutputInvalid        the reply does not match the agent's output type
+    ├── NoOutput             the run has no output of the agent's type: it paused, failed, or a limit ended it
     └── BranchesFailed       a parallel group did not meet its `on_error` policy
 """
 
@@ -42,7 +43,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 
 class CrewError(Exception):
@@ -147,11 +148,13 @@ class RunExists(StoreError):
 
 
 class UnknownRun(StoreError):
-    """The store has no unfinished run with this id."""
+    """The store has no run with this id, or it has finished, so that it can't be resumed."""
 
-    def __init__(self, run_id: str, text: str = "") -> None:
-        why = "the id is unknown, or the run has finished and can't be resumed"
-        super().__init__(run_id, text or f"The store has no run {run_id!r} here: {why}.")
+    def __init__(self, run_id: str, text: str = "", *, is_finished: bool = False) -> None:
+        unknown = f"The store has no run {run_id!r}, and no conversation with this id."
+        finished = f"The run {run_id!r} has finished and can't be resumed or cancelled."
+        self.is_finished = is_finished
+        super().__init__(run_id, text or (finished if is_finished else unknown))
 
 
 class RunExpired(UnknownRun):
@@ -177,10 +180,18 @@ class RunConflict(StoreError):
 
 
 class RunActive(CrewError):
-    """This executor, or another live process, is already running the run; `owner` describes that process."""
+    """This executor, or another live process, is already running the run; `owner` describes that process.
 
-    def __init__(self, run_id: str, owner: str = "") -> None:
+    `advice` is for runs that another system drives.
+    """
+
+    def __init__(self, run_id: str, owner: str = "", advice: str = "") -> None:
         self.run_id, self.owner = run_id, owner
+
+        if advice:
+            super().__init__(f"Run {run_id!r} belongs to {owner}: {advice}.")
+            return
+
         advice = "wait until it ends, or cancel it first"
         super().__init__(
             f"Run {run_id!r} is running in {owner}: {advice}. take_over=True (--take-over) takes it from that process."
@@ -356,43 +367,9 @@ class OutputInvalid(RunError):
     """The reply does not match the agent's output type, even after one retry."""
 
 
+class NoOutput(RunError):
+    """`result.output` was read, but the run has no output of its agent's type; `result.answer` says why."""
+
+
 class BranchesFailed(RunError):
     """A parallel group did not meet its `on_error` policy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """An error as data: it is committed with the fact that it followed, and raised afterwards.
-
-    `limit` and `items` are those of a `ContextOverflow`.
-    """
-
-    kind: Literal["overflow", "output", "error"]
-    text: str
-    limit: int = 0
-    items: tuple[tuple[str, int], ...] = ()
-
-    @classmethod
-    def of(cls, error: BaseException) -> Self:
-        """The facts of an error."""
-        match error:
-            case ContextOverflow():
-                return cls(kind="overflow", text=str(error), limit=error.limit, items=error.items)
-            case OutputInvalid():
-                return cls(kind="output", text=str(error))
-            case CrewError():
-                return cls(kind="error", text=str(error))
-            case _:
-                return cls(kind="error", text=describe(error))
-
-    def as_error(self) -> RunError:
-        """The error, where another process met it: of an error that is not Crew's, the text alone is left."""
-        match self.kind:
-            case "overflow":
-                error = ContextOverflow(self.text, limit=self.limit)
-                error.items = self.items  # the text lists them already
-                return error
-            case "output":
-                return OutputInvalid(self.text)
-            case "error":
-                return RunError(self.text)

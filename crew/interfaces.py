@@ -11,6 +11,7 @@ from pydantic import Discriminator
 
 from crew.errors import DefinitionError, abbreviate
 from crew.messages import HasCache, Message, ProviderData, ToolCall, Usage
+from crew.model_settings import ModelSettings as ModelSettings  # noqa: PLC0414  # users import it from here
 from crew.settings import (
     LimitOrDefault,
     NonNegativeInt,
@@ -44,28 +45,6 @@ class OutputSpec(HasCache):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSettings:
-    """Sampling and tool settings of a request. None: the provider's default, and the service checks the range.
-
-    The profile of a provider lists the settings that it accepts (`known_settings` in message_rules/profiles.py); any
-    other one raises `DefinitionError` when the executor is created. `_settings` in providers/openai_chat.py,
-    openai_responses.py and anthropic_render.py sends them. YAML needs no change, and telemetry does not record them.
-    """
-
-    max_output_tokens: int | None = None
-    temperature: float | None = None
-    reasoning: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    thinking_tokens: int | None = None
-    tool_choice: str | None = None
-    parallel_tool_calls: bool | None = None
-    stop: tuple[str, ...] = ()
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """Limits of the retries, in seconds: `timeout` is for one attempt, `deadline` for all attempts and waits together.
 
@@ -94,10 +73,19 @@ class RetryAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDelay:
+    """A request that waits for a rate limit: the name of the limit, and the expected wait in seconds."""
+
+    limit: str
+    wait: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
     """One request to a model. `turn` counts this agent's requests in the conversation, from 0.
 
-    `purpose` separates requests for summaries from requests for replies. Providers send both alike.
+    `purpose` separates requests for summaries from requests for replies. Providers send both alike. `order` is the
+    place of the run among all runs; `estimated_tokens` are those of the input, 0 if they were not counted.
     """
 
     messages: tuple[Message, ...]
@@ -110,7 +98,10 @@ class ModelRequest:
     conversation_id: str = ""
     turn: int = 0
     purpose: Literal["reply", "summary"] = "reply"
+    order: int = field(default=0, compare=False)
+    estimated_tokens: int = field(default=0, compare=False)
     on_retry: Callable[[RetryAttempt], None] | None = field(default=None, compare=False, repr=False)
+    on_wait: Callable[[RequestDelay], None] | None = field(default=None, compare=False, repr=False)
 
 
 FinishReason = Literal["stop", "calls", "length", "refusal", "filter"]

@@ -13,6 +13,8 @@ from pydantic import Discriminator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from crew.errors import MessageNotLoaded
+from crew.token_usage import Usage as Usage  # noqa: PLC0414 - this module exports it
+from crew.token_usage import add_costs as add_costs  # noqa: PLC0414 - this module exports it
 
 OMITTED = "[Omitted]"
 NO_OUTPUT = "(no output)"
@@ -79,12 +81,12 @@ def replace_surrogates_in_call(call: ToolCall) -> ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """The result of one tool call, as the text that is sent to the model."""
+    """The result of one tool call, as the text that is sent to the model. `retry`: the tool raised `ToolRetry`."""
 
     call_id: str
     text: str
     name: str = ""
-    outcome: Literal["ok", "error", "unknown"] = "ok"
+    outcome: Literal["ok", "error", "unknown", "retry"] = "ok"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,40 +256,6 @@ def without_calls(message: AssistantMessage) -> AssistantMessage:
     return text_only
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """Tokens and cost. `input_tokens` includes cached tokens; `cost` in US dollars is None if any price is unknown."""
-
-    requests: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    reasoning_tokens: int = 0
-    cost: float | None = 0.0
-
-    @property
-    def total_tokens(self) -> int:
-        """Input and output tokens."""
-        return self.input_tokens + self.output_tokens
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            requests=self.requests + other.requests,
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
-            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
-            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
-            cost=add_costs(self.cost, other.cost),
-        )
-
-
-def add_costs(cost: float | None, other: float | None) -> float | None:
-    """The sum of two costs; None if one is unknown."""
-    return None if cost is None or other is None else cost + other
-
-
 class Transcript(Sequence[Message]):
     """The messages of a run by their positions, in order; append-only.
 
@@ -298,7 +266,7 @@ class Transcript(Sequence[Message]):
     `older`. The length counts all positions, an iteration yields the loaded messages.
     """
 
-    __slots__ = ("_items", "_older", "_size", "start")
+    __slots__ = ("_checked", "_items", "_older", "_size", "start")
 
     def __init__(
         self, messages: Sequence[Message] = (), *, start: int = 0, older: Mapping[int, Message] | None = None
@@ -306,6 +274,8 @@ class Transcript(Sequence[Message]):
         self._items, self.start = list(messages), start
         self._older = dict(sorted(older.items())) if older else {}
         self._size = start + len(self._items)
+        # Shared with the list: how many of its first messages `mapped` left unchanged, and under which mark.
+        self._checked: list[tuple[object, int]] = [(None, 0)]
 
     def append(self, message: Message) -> Self:
         """A new transcript that ends with this message."""
@@ -317,6 +287,7 @@ class Transcript(Sequence[Message]):
     def _with(self, items: list[Message], older: dict[int, Message], size: int) -> Self:
         made = object.__new__(type(self))
         made._items, made._older, made._size, made.start = items, older, size, self.start
+        made._checked = self._checked if items is self._items else [(None, 0)]
         return made
 
     def get(self, position: int) -> Message | None:
@@ -345,11 +316,21 @@ class Transcript(Sequence[Message]):
         """The loaded messages alone, numbered from 0."""
         return Transcript(list(self)) if self.start else self
 
-    def mapped(self, change: Callable[[Message], Message]) -> Transcript:
-        """Each loaded message changed, at its position; this transcript if no message differs."""
-        items, older = [*map(change, self._recent())], {place: change(item) for place, item in self._older.items()}
-        same = all(map(is_, items, self._recent())) and all(map(is_, older.values(), self._older.values()))
-        return self if same else self._with(items, older, self._size)
+    def mapped(self, change: Callable[[Message], Message], mark: object) -> Transcript:
+        """Each loaded message changed, at its position; this transcript if no message differs.
+
+        Messages that did not change before under the same mark are not looked at again.
+        """
+        own, (known, count) = self._size - self.start, self._checked[0]
+        first = min(count, own) if known is mark else 0
+        before = self._items[first:own]
+        after, older = [*map(change, before)], {place: change(item) for place, item in self._older.items()}
+
+        if all(map(is_, after, before)) and all(map(is_, older.values(), self._older.values())):
+            self._checked[0] = (mark, max(own, count) if known is mark else own)
+            return self
+
+        return self._with([*self._items[:first], *after], older, self._size)
 
     def _recent(self) -> Iterator[Message]:
         return islice(self._items, self._size - self.start)

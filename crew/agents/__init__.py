@@ -6,6 +6,7 @@ from crew.agents.agent import (
     Handoff,
     HandoffFilter,
     HandoffMode,
+    Instructions,
     OnError,
     Parallel,
     Quorum,
@@ -14,20 +15,32 @@ from crew.agents.agent import (
     handoff,
     node_name,
 )
+from crew.agents.choice import Choice, NodeResult, choose
 from crew.agents.crew import Crew
+from crew.agents.guardrail import GuardedCall, Guardrail, NeedsApproval, Refused, Rewritten, guardrail
 
 __all__ = [
     "Agent",
     "AgentTool",
+    "Choice",
     "Crew",
+    "GuardedCall",
+    "Guardrail",
     "Handoff",
     "HandoffFilter",
     "HandoffMode",
+    "Instructions",
+    "NeedsApproval",
+    "NodeResult",
     "OnError",
     "Parallel",
     "Quorum",
+    "Refused",
+    "Rewritten",
     "Route",
     "agent_handoffs",
+    "choose",
+    "guardrail",
     "handoff",
     "node_name",
 ]
