@@ -4,8 +4,11 @@ from typing import TYPE_CHECKING
 
 from crew.lazy_names import lazy_names
 from crew.tools.context import Context
+from crew.tools.questions import UserAnswer
 from crew.tools.schema import InvalidArguments
 from crew.tools.tool import Approval, Tool, to_text, tool, truncate_middle
+from crew.tools.tool_exceptions import EffectUnknown, StopRun, ToolRetry
+from crew.tools.toolset import ConsentRequired, FilteredToolset, Toolset, ToolsetWithLifetime, toolset
 
 if TYPE_CHECKING:
     from crew.tools.recall_tool import recall
@@ -14,11 +17,20 @@ else:
 
 __all__ = [
     "Approval",
+    "ConsentRequired",
     "Context",
+    "EffectUnknown",
+    "FilteredToolset",
     "InvalidArguments",
+    "StopRun",
     "Tool",
+    "ToolRetry",
+    "UserAnswer",
+    "Toolset",
+    "ToolsetWithLifetime",
     "recall",
     "to_text",
     "tool",
+    "toolset",
     "truncate_middle",
 ]

@@ -18,7 +18,11 @@ from crew.tools.context import Context
 
 
 class InvalidArguments(ValueError):
-    """The model's arguments do not match the schema; the text is sent to the model."""
+    """The model's arguments do not match the schema; the text is sent to the model. `problems` says what is wrong."""
+
+    def __init__(self, problems: str) -> None:
+        self.problems = problems
+        super().__init__(_explanation(problems))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +30,8 @@ class Signature:
     """The parameters of a function: those that the model fills in, and the one that receives the context.
 
     `field_defaults` are parameters whose default is a pydantic `Field(...)`: the function can't use that itself.
-    `is_unbound` is whether the function is a method that still needs its object.
+    `is_unbound` is whether the function is a method that still needs its object. With `passes_all`, the function gets
+    whatever the model passes: its schema was written elsewhere, and is checked there.
     """
 
     spec: ToolSpec
@@ -35,13 +40,17 @@ class Signature:
     context_parameter: str | None
     field_defaults: frozenset[str] = frozenset()
     is_unbound: bool = False
+    passes_all: bool = False
 
     def parse_arguments(self, arguments: str) -> dict[str, object]:
         """Keyword arguments from the model's JSON text. Raises `InvalidArguments`."""
         try:
             parsed = self.arguments_model.model_validate_json(arguments.strip() or "{}")
         except ValidationError as error:
-            raise InvalidArguments(explain_arguments(error)) from error
+            raise InvalidArguments(argument_problems(error)) from error
+
+        if self.passes_all:
+            return dict(parsed.model_extra or {})
 
         # Parameters that the model left out are not passed: the function's default applies.
         return {
@@ -89,6 +98,23 @@ def read_signature(function: Callable[..., object], name: str, description: str 
         context_parameter=context,
         field_defaults=frozenset(n for n in names if isinstance(parameters[n].default, FieldInfo)),
         is_unbound=is_unbound,
+    )
+
+
+class _AnyArguments(BaseModel):
+    """A JSON object."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def foreign_signature(spec: ToolSpec, context_parameter: str | None = None) -> Signature:
+    """The signature of a function with this schema, which gets all arguments as keywords and checks them itself."""
+    return Signature(
+        spec=spec,
+        arguments_model=_AnyArguments,
+        parameter_names=(),
+        context_parameter=context_parameter,
+        passes_all=True,
     )
 
 
@@ -149,8 +175,12 @@ def _strip_titles(value: object) -> object:
     return [_strip_titles(item) for item in value] if isinstance(value, list) else value
 
 
-def explain_arguments(error: ValidationError) -> str:
-    """What is wrong with the arguments of a call, for the model that made it."""
+def _explanation(problems: str) -> str:
+    return f"The arguments are not valid: {problems}. Call the tool again with arguments that match its schema."
+
+
+def argument_problems(error: ValidationError) -> str:
+    """What is wrong with arguments, in one line."""
     problems = []
 
     for found in error.errors(include_url=False, include_context=False):
@@ -158,5 +188,4 @@ def explain_arguments(error: ValidationError) -> str:
         got = "" if found["type"] in ("missing", "json_invalid") else f" (got {abbreviate(found['input'])})"
         problems.append(f"{where}: {found['msg']}{got}" if where else f"{found['msg']}{got}")
 
-    listed = "; ".join(problems[:20])
-    return f"The arguments are not valid: {listed}. Call the tool again with arguments that match its schema."
+    return "; ".join(problems[:20])

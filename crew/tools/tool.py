@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MethodType
-from typing import Any, Literal, overload
+from typing import Any, Concatenate, Generic, Literal, overload
 
 from pydantic_core import to_json
+from typing_extensions import ParamSpec, TypeVar
 
 from crew.errors import DefinitionError, abbreviate
 from crew.interfaces import ToolSpec
@@ -18,21 +19,28 @@ from crew.messages import replace_surrogates
 from crew.settings import NonNegativeInt, PositiveInt, Seconds, setting_problems
 from crew.tools.schema import Signature, read_signature
 
+Parameters = ParamSpec("Parameters", default=...)
+BoundParameters = ParamSpec("BoundParameters")
+Result_co = TypeVar("Result_co", covariant=True, default=Any)
+Owner = TypeVar("Owner")
+
 Approval = Literal["never", "always"] | Callable[..., bool]
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Tool:
-    """A function, its schema, and how it is called.
+class Tool(Generic[Parameters, Result_co]):
+    """A function, its schema, and how it is called. Call it like the function itself.
 
     A call with `effect="read"` may be repeated after a crash without asking; one with `"write"` (the default) may not.
     `approval` pauses the run before the call: always, or if a function of the arguments returns True.
-    `touches` names the parameter that holds the file or resource which a call reads or writes.
+    `touches` names the parameter that holds the file or resource which a call reads or writes. With `asks` it may ask a
+    person with `Context.ask_user`. `model_retries` is how often in a row it may ask the model to call it again with
+    `ToolRetry`; a further one is an error.
     """
 
-    function: Callable[..., Any]
+    function: Callable[Parameters, Result_co]
     signature: Signature
     timeout: Seconds
     retries: NonNegativeInt
@@ -40,6 +48,8 @@ class Tool:
     effect: Literal["read", "write"]
     touches: str | None
     max_output_chars: PositiveInt
+    asks: bool = False
+    model_retries: NonNegativeInt = 3
 
     def __post_init__(self) -> None:
         if problems := [*setting_problems(self), *_tool_problems(self)]:
@@ -66,10 +76,16 @@ class Tool:
 
         return self.approval == "always"
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result_co:
         return self.function(*args, **kwargs)
 
-    def __get__(self, instance: object, owner: type | None = None) -> Tool:
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Tool[Parameters, Result_co]: ...
+    @overload
+    def __get__(
+        self: Tool[Concatenate[Owner, BoundParameters], Result_co], instance: Owner, owner: type | None = None
+    ) -> Tool[BoundParameters, Result_co]: ...
+    def __get__(self, instance: object, owner: type | None = None) -> Tool[..., Result_co]:
         """The tool bound to an object, where `@tool` decorates a method: `tools=[service.lookup]`."""
         if instance is None or not self.signature.is_unbound:
             return self
@@ -79,7 +95,7 @@ class Tool:
 
 
 @overload
-def tool(function: Callable[..., object], /) -> Tool: ...
+def tool(function: Callable[Parameters, Result_co], /) -> Tool[Parameters, Result_co]: ...
 @overload
 def tool(
     *,
@@ -91,7 +107,9 @@ def tool(
     effect: Literal["read", "write"] = ...,
     touches: str | None = ...,
     max_output_chars: int = ...,
-) -> Callable[[Callable[..., object]], Tool]: ...
+    asks: bool = ...,
+    model_retries: int = ...,
+) -> Callable[[Callable[Parameters, Result_co]], Tool[Parameters, Result_co]]: ...
 def tool(
     function: Callable[..., object] | None = None,
     /,
@@ -104,6 +122,8 @@ def tool(
     effect: Literal["read", "write"] = "write",
     touches: str | None = None,
     max_output_chars: int = 20_000,
+    asks: bool = False,
+    model_retries: int = 3,
 ) -> Tool | Callable[[Callable[..., object]], Tool]:
     """Make a tool of a sync or async function. Its schema is built from the signature and the docstring."""
 
@@ -120,6 +140,8 @@ def tool(
             effect=effect,
             touches=touches,
             max_output_chars=max_output_chars,
+            asks=asks,
+            model_retries=model_retries,
         )
 
     return make if function is None else make(function)
@@ -133,6 +155,9 @@ def _tool_problems(tool: Tool) -> Iterator[str]:
         yield f"approval must be 'never', 'always' or a function of the arguments, not {abbreviate(tool.approval)}"
     elif inspect.iscoroutinefunction(tool.approval):
         yield f"approval must be a synchronous function; {abbreviate(tool.approval)} is async"
+
+    if tool.asks and tool.signature.context_parameter is None:
+        yield "asks=True needs a parameter that is annotated with Context, whose ask_user asks"
 
     parameters = tool.signature.parameter_names
 

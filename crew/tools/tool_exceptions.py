@@ -1,0 +1,42 @@
+"""Exceptions that a tool raises on purpose: for its model, for the whole run, or about a write in doubt."""
+
+from __future__ import annotations
+
+
+class ToolRetry(Exception):
+    """The model receives exactly these words as the result, and may call the tool again with other arguments."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(_checked(words, "ToolRetry needs the words for the model"))
+
+    @property
+    def words(self) -> str:
+        return str(self.args[0])
+
+
+class StopRun(Exception):
+    """The run ends now, with `stop_reason="stopped"`; the reason is in `result.stop_text`.
+
+    Raised in a branch, or in an agent that is called as a tool, it ends the whole run.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(_checked(reason, "StopRun needs a reason"))
+
+    @property
+    def reason(self) -> str:
+        return str(self.args[0])
+
+
+class EffectUnknown(Exception):
+    """The call may or may not have taken effect, for example because a connection was lost before the answer.
+
+    A call of a tool with `effect="write"` is in doubt then, and is not repeated. For other tools it is an error.
+    """
+
+
+def _checked(text: object, problem: str) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"{problem}, not {text!r}")
+
+    return text
