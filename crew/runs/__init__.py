@@ -4,8 +4,9 @@ from crew.history.summaries import PendingSummary
 from crew.runs.counters import RunCounters, ToolCounters
 from crew.runs.events import Event
 from crew.runs.interfaces import ImmediateStore, Observer, ObserverFactory, RunInfo, RunObserver, RunStore, StoredRun
+from crew.runs.open_calls import OpenCall
 from crew.runs.parameters import Limits, RequestParameters
-from crew.runs.result import Metrics, RunResult
+from crew.runs.result import Metrics, MissingOutput, RunResult
 from crew.runs.state import (
     AskModel,
     AwaitInput,
@@ -14,7 +15,6 @@ from crew.runs.state import (
     Compact,
     Finished,
     Next,
-    OpenCall,
     Pause,
     ReachedLimit,
     RunBranches,
@@ -35,6 +35,7 @@ __all__ = [
     "ImmediateStore",
     "Limits",
     "Metrics",
+    "MissingOutput",
     "Next",
     "Observer",
     "ObserverFactory",

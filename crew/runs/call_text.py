@@ -35,6 +35,24 @@ def argument_lines(arguments: Mapping[str, Any] | None, text: str) -> Iterator[s
         yield f"… and {len(arguments) - MAX_LINES} more arguments"
 
 
+def describe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """What differs between the arguments that a model wrote and those of a person, in one line."""
+
+    def shown(value: object) -> str:
+        return _shorten(json.dumps(value, ensure_ascii=False))
+
+    changes = [
+        *(
+            f"{name}: {shown(before[name])} → {shown(value)}" if name in before else f"{name}: {shown(value)} added"
+            for name, value in after.items()
+            if name not in before or before[name] != value
+        ),
+        *(f"{name}: {shown(value)} removed" for name, value in before.items() if name not in after),
+    ]
+    more = f"; and {len(changes) - MAX_LINES} more" if len(changes) > MAX_LINES else ""
+    return "; ".join(changes[:MAX_LINES]) + more
+
+
 def _shorten(text: str) -> str:
     line = escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
     return line if len(line) <= MAX_VALUE_CHARS else f"{line[:MAX_VALUE_CHARS]}… ({len(line):,} characters)"

@@ -4,31 +4,39 @@ from __future__ import annotations
 
 from crew.messages import Usage
 from crew.runs.events import (
+    AgentPrepared,
     AgentStarted,
     Asked,
     BranchFinished,
     BranchStarted,
     BranchTimedOut,
+    CallEdited,
     CallHeld,
+    CallLost,
     CallsDeclined,
     Cancelled,
     Compacted,
     CompactionFailed,
+    ConsentAsked,
     Event,
     FellBack,
+    GuardrailChecked,
     HandedOff,
     HistoryPruned,
     HistoryRepaired,
     LimitReached,
     Paused,
+    QuestionAsked,
     Replied,
     ReplyEmpty,
+    RequestDelayed,
     Resumed,
     Retried,
     Routed,
     RunFailed,
     RunFinished,
     RunStarted,
+    RunStopped,
     Summarised,
     TooLong,
     ToolReturned,
@@ -53,6 +61,8 @@ def _model_text(event: Event) -> str:
             return f"{event.agent} replied with nothing" + ("; asking again" if event.outcome == "asked_again" else "")
         case Retried():
             return f"{event.model}: {event.reason}; attempt {event.attempt + 1} in {event.wait:.1f} s"
+        case RequestDelayed():
+            return f"{event.model}: waiting about {event.wait:.0f} s for the rate limit of {event.limit}"
         case FellBack():
             return f"{event.agent} falls back from {event.model} to {event.backup}: {event.reason}"
         case TooLong():
@@ -66,10 +76,21 @@ def _tool_text(event: Event) -> str:
         case ToolsStarted():
             return f"{event.agent} calls {', '.join(call.name for call in event.calls)}"
         case ToolReturned():
-            how = {"ok": "returned", "error": "failed", "unknown": "was given up; its effect is unknown"}
+            how = {
+                "ok": "returned",
+                "retry": "asks the model to try again",
+                "error": "failed",
+                "unknown": "was given up; its effect is unknown",
+            }
             return f"tool {event.result.name} {how[event.result.outcome]}"
+        case CallLost():
+            return f"the process that ran {event.name} was lost; its effect is unknown"
         case CallHeld():
             return f"call {event.call_id} waits for approval"
+        case QuestionAsked():
+            return f"tool {event.tool} asks the user"
+        case CallEdited():
+            return f"arguments of {event.tool} changed" + (f" by {event.by}" if event.by else "")
         case CallsDeclined():
             return f"{pluralize(len(event.calls), 'tool call')} declined, {event.accepted} accepted"
         case _:
@@ -80,11 +101,21 @@ def _agent_text(event: Event) -> str:
     match event:
         case AgentStarted():
             return f"{event.agent} starts"
+        case AgentPrepared():
+            tools = f" ({pluralize(len(event.prepared.tools), 'tool')} of toolsets)" if event.prepared.tools else ""
+            return f"{event.agent} is prepared{tools}"
+        case ConsentAsked():
+            return f"{', '.join(event.consents)} waits for consent"
+        case GuardrailChecked():
+            words = {"passed": "passed", "rewritten": "rewrote", "refused": "refused", "held": "asks a person about"}
+            subject = f"the call of {event.tool}" if event.tool else f"the {event.on}"
+            return f"guardrail {event.guardrail} {words[event.outcome]} {subject}"
         case HandedOff():
             return f"{event.agent} hands off to {event.target}"
         case Routed():
             signal = f" (signal {event.signal})" if event.signal else ""
-            return f"{event.agent} routes to {event.target or 'the end'}{signal}"
+            function = f" (chosen by {event.function})" if event.function else ""
+            return f"{event.agent} routes to {event.target or 'the end'}{signal}{function}"
         case BranchStarted():
             return f"branch {_branch_name(event.branch)} starts"
         case BranchFinished():
@@ -129,6 +160,8 @@ def _run_text(event: Event) -> str:
             return (
                 f"limit reached: {event.value:g} {event.limit.removesuffix('s') if event.value == 1 else event.limit}"
             )
+        case RunStopped():
+            return f"tool {event.tool} ended the run"
         case Cancelled():
             return "cancelled"
         case RunFailed():

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator
+from pydantic import Discriminator, JsonValue
 
 from crew.history.token_budget import TokenBudget
+from crew.interfaces import ToolSpec
 from crew.messages import AssistantMessage, Manifest, Message, ToolCall, ToolResult, Usage
+from crew.runs.prepared import PreparedAgent, PreparedTool
 from crew.runs.state import Pause
+from crew.tools.questions import Question
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -36,13 +39,20 @@ class BaseEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(BaseEvent):
-    """A run started with its goal, the last message, after the given history; `traceparent` is empty if not traced."""
+    """A run started with its goal, the last message, after the given history; `traceparent` is empty if not traced.
+
+    `history_policy` is the policy of the history as `resolve_policy` accepts it, bounded to `history_limit` messages
+    (None: no bound) and cut to `prune_to`.
+    """
 
     messages: tuple[Message, ...]
     tokens: tuple[int, ...]
     repairs: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     token_budgets: dict[str, tuple[TokenBudget, ...]] = field(default_factory=dict)
+    history_policy: dict[str, JsonValue] = field(default_factory=dict)
+    history_limit: int | None = None
+    prune_to: int | None = None
     traceparent: str = ""
     kind: Literal["run_started"] = "run_started"
 
@@ -52,6 +62,59 @@ class AgentStarted(BaseEvent):
     """An agent became active."""
 
     kind: Literal["agent_started"] = "agent_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPrepared(BaseEvent):
+    """The instructions and toolsets of an agent were resolved when it became active.
+
+    `texts` and `specs` are those that the run did not hold before, by their hashes; `listed` the tools of the toolsets
+    that were listed first in this run; `overheads` the tokens of instructions and tools, for its model and its backup.
+    """
+
+    level: ClassVar[Level] = "debug"
+    prepared: PreparedAgent
+    overheads: tuple[int, ...] = ()
+    texts: dict[str, str] = field(default_factory=dict)
+    specs: dict[str, ToolSpec] = field(default_factory=dict)
+    listed: dict[str, tuple[PreparedTool, ...]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    kind: Literal["agent_prepared"] = "agent_prepared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsentAsked(BaseEvent):
+    """Toolsets ask a person before they list their tools: for each toolset the key and the question."""
+
+    consents: dict[str, tuple[str, str]]
+    kind: Literal["consent_asked"] = "consent_asked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardrailChecked(BaseEvent):
+    """A guardrail checked an input, a call (`call_id`, `key`, `tool`) or an output.
+
+    `words` are those of a refusal, or the question to a person. `text`, or the `arguments` of a call, are what it wrote
+    instead, with its tokens. `usage` is the bill of a reply that was discarded: it was asked for beside the check.
+    """
+
+    guardrail: str
+    on: Literal["input", "tool", "output"]
+    outcome: Literal["passed", "rewritten", "refused", "held"]
+    words: str = ""
+    text: str = ""
+    arguments: dict[str, Any] | None = None
+    tokens: int = 0
+    call_id: str = ""
+    key: str = ""
+    tool: str = ""
+    seconds: float = 0.0
+    usage: Usage = field(default_factory=Usage)
+    kind: Literal["guardrail_checked"] = "guardrail_checked"
+
+    @property
+    def severity(self) -> Level:
+        return "debug" if self.outcome == "passed" else "warning"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +144,9 @@ class TextDelta(BaseEvent):
 class Replied(BaseEvent):
     """A model replied; the message is complete, even if some of its tool calls are declined.
 
-    Its manifest is that of the request, with the billed tokens. `cost_saved` is the difference in dollars to a request
-    with the whole history; None if the price is unknown.
+    Its manifest is that of the request, with the billed tokens. `unpruned_tokens` are the input tokens that a request
+    with the whole history has, and `cost_saved` is the difference in dollars to it; None if the price is unknown. The
+    text of a reply that guardrails check is left out (`withheld`): the transcript has it once they accepted it.
     """
 
     message: AssistantMessage
@@ -92,6 +156,8 @@ class Replied(BaseEvent):
     model: str = ""
     response_id: str = ""
     cost_saved: float | None = 0.0
+    unpruned_tokens: int = 0
+    withheld: bool = False
     kind: Literal["replied"] = "replied"
 
 
@@ -115,6 +181,17 @@ class Retried(BaseEvent):
     reason: str
     wait: float
     kind: Literal["retried"] = "retried"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDelayed(BaseEvent):
+    """A request waits for over a second, because it would exceed a rate limit; `wait` are the expected seconds."""
+
+    provider: str
+    model: str
+    limit: str
+    wait: float
+    kind: Literal["request_delayed"] = "request_delayed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,44 +219,88 @@ class FellBack(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallHeld(BaseEvent):
-    """A tool call waits for approval. `arguments` are the validated arguments, as JSON values."""
+    """A tool call waits for approval. `arguments` are the validated ones, as JSON values; `key` is the call key."""
 
     call_id: str
     arguments: dict[str, Any] = field(default_factory=dict)
+    key: str = ""
+    effect: Literal["read", "write", ""] = ""
     kind: Literal["call_held"] = "call_held"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallEdited(BaseEvent):
+    """A person approved a tool call with other arguments; `changes` describes the difference in one line."""
+
+    call_id: str
+    tool: str
+    key: str
+    arguments: dict[str, Any]
+    changes: str
+    by: str = ""
+    kind: Literal["call_edited"] = "call_edited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionAsked(BaseEvent):
+    """A tool asks a person. Its call was unwound, and runs again from its start once the question is answered."""
+
+    call_id: str
+    key: str
+    tool: str
+    question: Question
+    kind: Literal["question_asked"] = "question_asked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsStarted(BaseEvent):
-    """Tool calls start. Committed before they do, so that after a crash the calls in doubt are known."""
+    """Tool calls start. Committed before they do, so that after a crash the calls in doubt are known.
+
+    `keys` are their call keys, in the same order.
+    """
 
     level: ClassVar[Level] = "debug"
     calls: tuple[ToolCall, ...]
+    keys: tuple[str, ...] = ()
     kind: Literal["tools_started"] = "tools_started"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolProgress(BaseEvent):
-    """Data that a running tool emitted; not stored."""
+    """Data that a running tool emitted; not stored. `tool` and `key` are those of its call."""
 
     level: ClassVar[Level] = "debug"
     call_id: str
     data: Any
+    tool: str = ""
+    key: str = ""
     kind: Literal["tool_progress"] = "tool_progress"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolReturned(BaseEvent):
-    """A tool call has its result."""
+    """A tool call has its result, which enters the transcript at `position` when all calls of the reply have theirs."""
 
     result: ToolResult
     tokens: int
     seconds: float = 0.0
+    key: str = ""
+    position: int | None = None
     kind: Literal["tool_returned"] = "tool_returned"
 
     @property
     def severity(self) -> Level:
-        return "warning" if self.result.outcome != "ok" else self.level
+        return self.level if self.result.outcome in ("ok", "retry") else "warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLost(BaseEvent):
+    """The process that ran a tool call was lost; it is not known whether the call took effect."""
+
+    level: ClassVar[Level] = "warning"
+    call_id: str
+    name: str
+    kind: Literal["call_lost"] = "call_lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,10 +324,14 @@ class HandedOff(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed(BaseEvent):
-    """A signal in the reply, or `then`, selected the next agent; without a target the run ends."""
+    """A signal in the reply, or `then`, selected the next agent; without a target the run ends.
+
+    `function` is the name of the function that chose it, if one did.
+    """
 
     signal: str
     target: str | None
+    function: str = ""
     kind: Literal["routed"] = "routed"
 
 
@@ -276,7 +401,7 @@ class HistoryRepaired(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summarised(BaseEvent):
-    """The summarizer answered for the messages that `covers` names, or failed with `error`."""
+    """The summarizer answered for the messages that `covers` names, or failed with `error`; it took `seconds`."""
 
     level: ClassVar[Level] = "debug"
     covers: tuple[str, ...]
@@ -285,6 +410,7 @@ class Summarised(BaseEvent):
     usage: Usage
     provider: str = ""
     model: str = ""
+    seconds: float = 0.0
     kind: Literal["summarised"] = "summarised"
 
 
@@ -361,6 +487,17 @@ class LimitReached(BaseEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunStopped(BaseEvent):
+    """A tool ended the whole run with `StopRun`; `call_id` and `key` are those of its call."""
+
+    call_id: str
+    key: str
+    tool: str
+    reason: str
+    kind: Literal["run_stopped"] = "run_stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled(BaseEvent):
     """The run was cancelled."""
 
@@ -391,10 +528,23 @@ class RunFinished(BaseEvent):
     kind: Literal["run_finished"] = "run_finished"
 
 
-ModelEvent = Asked | TextDelta | Replied | ReplyEmpty | Retried | FellBack | TooLong
-ToolEvent = CallHeld | ToolsStarted | ToolProgress | ToolReturned | CallsDeclined
-AgentEvent = AgentStarted | HandedOff | Routed | BranchStarted | BranchFinished | BranchTimedOut
+ModelEvent = Asked | TextDelta | Replied | ReplyEmpty | Retried | RequestDelayed | FellBack | TooLong
+ToolEvent = (
+    CallHeld | CallEdited | QuestionAsked | ToolsStarted | ToolProgress | ToolReturned | CallLost | CallsDeclined
+)
+AgentEvent = (
+    AgentStarted
+    | AgentPrepared
+    | ConsentAsked
+    | GuardrailChecked
+    | HandedOff
+    | Routed
+    | BranchStarted
+    | BranchFinished
+    | BranchTimedOut
+)
 HistoryEvent = HistoryPruned | HistoryRepaired | Summarised | Compacted | CompactionFailed
-RunEvent = RunStarted | Warned | UsageChanged | Paused | Resumed | LimitReached | Cancelled | RunFailed | RunFinished
+RunEnd = LimitReached | RunStopped | Cancelled | RunFailed | RunFinished
+RunEvent = RunStarted | Warned | UsageChanged | Paused | Resumed | RunEnd
 
 Event = Annotated[ModelEvent | ToolEvent | AgentEvent | HistoryEvent | RunEvent, Discriminator("kind")]

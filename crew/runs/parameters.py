@@ -10,6 +10,7 @@ from crew.interfaces import (
     CompressionStrategy,
     FromTimestamp,
     LastNMessages,
+    ModelSettings,
     WholeHistory,
     WholeHistoryMultipleSystemMessages,
 )
@@ -68,6 +69,17 @@ def _strategy_problems(strategy: object) -> list[str]:
 
     accepted = "a strategy such as WholeHistory() or LastNMessages(20)"
     return [f"compression_strategy must be {accepted}, not {abbreviate(strategy)}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOverrides:
+    """The model (its name) and the settings of one run, in place of those of all its agents; empty: theirs."""
+
+    model: str = ""
+    settings: ModelSettings | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.model) or self.settings is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Generic, Literal, Self
 
 from pydantic import JsonValue
+from pydantic_core import to_jsonable_python
+from typing_extensions import TypeVar
 
-from crew.messages import Message, Transcript, Usage
+from crew.errors import NoOutput
+from crew.messages import Message, ToolMessage, ToolResult, Transcript, Usage
 from crew.runs.counters import ToolCounters
 from crew.runs.state import AnswerReason, Branch, CallInDoubt, Pause, ReachedLimit, RunState, StopReason
+
+ResultOutput_co = TypeVar("ResultOutput_co", covariant=True, default=Any)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +69,35 @@ class ResultHistory(tuple[Message, ...]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """The outcome of a run. `history` is bounded, `transcript` is complete; `limit` is the limit that ended the run.
+class MissingOutput:
+    """Why a run has no output of the type that its agent declares."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult(Generic[ResultOutput_co]):
+    """The outcome of a run. `output` is the answer, of the type that the agent declares; without one it is text.
+
+    `answer` is the same without an exception: the output, or a `MissingOutput` with the reason. `text` is the answer as
+    the model wrote it, also where it is incomplete. `history` is bounded, `transcript` is complete; `limit` is the
+    limit that ended the run.
 
     `finish_reason` is why the final answer ended; anything but "stop" means that it may be incomplete. It is None if
-    the run is not completed. `in_doubt` are the writes that were started without a result: they may have taken effect.
+    the run is not completed. `stop_text` is the reason of a tool that ended the run with `StopRun`. `in_doubt` are the
+    writes that were started without a result: they may have taken effect.
     `orphans` are the tools and models that went on although they were cancelled, when the run returned. `metadata` is
     what was passed to `execute`. The stop reason `running` only occurs with `execute(on_existing="return")`.
 
     Pass the result itself as `history=` of the next `execute` to continue the conversation.
     """
 
-    output: Any
+    answer: ResultOutput_co | MissingOutput
+    text: str
     stop_reason: StopReason | Literal["running"]
     finish_reason: AnswerReason | None = None
     limit: ReachedLimit | None = None
+    stop_text: str = ""
     run_id: str
     conversation_id: str
     agent: str
@@ -93,3 +112,22 @@ class RunResult:
     branches: tuple[Branch, ...] = field(default=(), repr=False)
     trace_id: str = ""
     state: RunState = field(repr=False)
+
+    @property
+    def output(self) -> ResultOutput_co:
+        """The answer. Raises `NoOutput` if the agent has an output type, and the run did not end with a value of it."""
+        if isinstance(self.answer, MissingOutput):
+            raise NoOutput(f"Run {self.run_id!r} has no output: {self.answer.reason}", result=self)
+
+        return self.answer
+
+    @property
+    def tool_results(self) -> tuple[ToolResult, ...]:
+        """The results of the tool calls in the transcript, in order."""
+        tools = (message for message in self.transcript if isinstance(message, ToolMessage))
+        return tuple(result for message in tools for result in message.results)
+
+    def output_json(self) -> Any:
+        """The output as JSON values: a text as it is; without an output, the text so far."""
+        missing = isinstance(self.answer, MissingOutput | str)
+        return self.text if missing else to_jsonable_python(self.answer, fallback=str)

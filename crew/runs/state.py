@@ -1,173 +1,98 @@
-"""The state of a run as data: transcript, history, views, counters, children, and what is next."""
+"""The state of a run as data: transcript, history, views, counters, children, and what is next (`steps.py`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from pydantic import Discriminator, Field, JsonValue
+from pydantic import JsonValue
 
 from crew.control_characters import escape_controls
-from crew.errors import Failure
 from crew.history.history import History
 from crew.history.summaries import PendingSummary
 from crew.history.token_budget import Calibration, TokenBudget
 from crew.history.view import RequestView, View
-from crew.messages import AssistantMessage, Message, ToolCall, ToolResult, Transcript, Usage
+from crew.messages import AssistantMessage, Message, ToolCall, Transcript, Usage
 from crew.runs.call_text import argument_lines, parse_json_object
 from crew.runs.counters import RunCounters, merge_counters
-from crew.runs.parameters import Limits, RequestParameters
+from crew.runs.failure import Failure
+from crew.runs.open_calls import CallStatus, Effect, OpenCall
+from crew.runs.parameters import Limits, RequestParameters, RunOverrides
+from crew.runs.prepared import PendingConsent, Preparation, PreparedAgent
+from crew.runs.steps import (
+    UNKNOWN_EFFECT,
+    AnswerReason,
+    AskModel,
+    AwaitInput,
+    CallTools,
+    CheckInput,
+    CheckOutput,
+    ChooseNext,
+    Compact,
+    Finished,
+    Next,
+    PrepareAgent,
+    ReachedLimit,
+    RepeatReason,
+    RunBranches,
+    StopReason,
+)
 
-StopReason = Literal["completed", "paused", "limit", "cancelled", "failed"]
-"""Why a run stopped. `failed` is never returned: only the result of a `RunError` has it."""
-
-AnswerReason = Literal["stop", "length", "refusal", "filter", "empty"]
-"""Why the final answer ended: complete, cut off, refused by the model, filtered by the service, or empty."""
-
-RepeatReason = Literal["", "empty", "output"]
-"""Why a model is asked again: its reply was empty, or did not fit the output schema."""
-
-UNKNOWN_EFFECT = "It is not known whether it took effect: find out before you repeat it."
-
-CallStatus = Literal["ready", "started", "held", "in_doubt", "child", "done"]
-
-# ------------------------------------------------------------------------------------------------ Next
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskModel:
-    """Ask the model of the current agent. `repeat_reason` states why it is asked again in the same step.
-
-    `handoff` names the handoff tool that passes control first: only where its filter failed. `view` is the content of
-    the request; it is kept in memory only, and None after a resume.
-    """
-
-    repeat_reason: RepeatReason = ""
-    handoff: str = ""
-    view: Annotated[RequestView | None, Field(exclude=True)] = field(default=None, compare=False, repr=False)
-    kind: Literal["ask_model"] = "ask_model"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenCall:
-    """An accepted call and its status.
-
-    `key` identifies the call among all calls of all runs: the path of its run, the transcript position of the reply,
-    and its index there. The provider's `call.id` may repeat. `arguments` are the validated arguments of a held call.
-
-    ready     may start.
-    started   started and not returned.
-    held      waits for approval.
-    in_doubt  started before a crash; whether it took effect is not known.
-    child     an agent works on it, as a child run.
-    done      has a result.
-    """
-
-    call: ToolCall
-    key: str
-    arguments: dict[str, Any] | None = None
-    status: CallStatus = "ready"
-    approved: bool = False
-    result: ToolResult | None = None
-    tokens: int = 0
-
-    @property
-    def child_key(self) -> str:
-        """The key of the child run that works on this call, if its tool is an agent."""
-        return self.key.rpartition(":")[2]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallTools:
-    """Run the calls of the newest reply. `handoff_call_id` is the call that hands off; `declined` calls are not run."""
-
-    calls: tuple[OpenCall, ...]
-    handoff_call_id: str = ""
-    declined: tuple[str, ...] = ()
-    kind: Literal["call_tools"] = "call_tools"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunBranches:
-    """Run the branches of a group. `branch_keys` are their keys among the children, in declared order.
-
-    `failure` states why the group failed by its error policy; its branches keep what they did.
-    """
-
-    group: str
-    branch_keys: tuple[str, ...]
-    failure: str = ""
-    kind: Literal["run_branches"] = "run_branches"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compact:
-    """Make summaries: of messages that left the history or, where `strategy` is set, of an explicit compression.
-
-    With `where="view"`, the messages left the view of the current agent, and only that view shows the summary.
-    `spans` are the message ids that each summary covers, `summaries` the texts so far ("" for a span that stays
-    verbatim); they take effect together. `failure` states why an explicit compression failed. Afterwards the model is
-    asked, with this `repeat_reason`.
-    """
-
-    spans: tuple[tuple[str, ...], ...]
-    summaries: tuple[str, ...] = ()
-    strategy: str = ""
-    failure: str = ""
-    repeat_reason: RepeatReason = ""
-    where: Literal["history", "view"] = "history"
-    kind: Literal["compact"] = "compact"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AwaitInput:
-    """Wait for a text from a person."""
-
-    pause_id: str
-    kind: Literal["await_input"] = "await_input"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReachedLimit:
-    """The limit that ended a run: the name of the field of `Limits`, and its value."""
-
-    name: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """The run is finished. A failed branch states its `error`; a failed root run is not finished, but resumable."""
-
-    stop_reason: StopReason
-    finish_reason: AnswerReason = "stop"
-    limit: ReachedLimit | None = None
-    output: str = ""
-    error: str = ""
-    kind: Literal["finished"] = "finished"
-
-
-Next = Annotated[AskModel | CallTools | RunBranches | Compact | AwaitInput | Finished, Discriminator("kind")]
-
-# ------------------------------------------------------------------------------------------------ the state
+__all__ = [
+    "AnswerReason",
+    "AskModel",
+    "AwaitInput",
+    "Branch",
+    "CallInDoubt",
+    "CallStatus",
+    "CallTools",
+    "CheckInput",
+    "CheckOutput",
+    "ChooseNext",
+    "Compact",
+    "Effect",
+    "Finished",
+    "HandoffPayload",
+    "Next",
+    "OpenCall",
+    "Pause",
+    "PrepareAgent",
+    "ReachedLimit",
+    "RepeatReason",
+    "RunBranches",
+    "RunFields",
+    "RunState",
+    "StopReason",
+    "UNKNOWN_EFFECT",
+    "guardrail_pause_id",
+    "is_blocked",
+    "pending_pauses",
+    "request_view",
+    "run_status",
+    "total_counters",
+    "total_usage",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
     """A question that a run waits for.
 
-    The answer is a text for `input`; True, False or a reason for `approval`; {"done": result}, "run again" or "skip"
-    for `in_doubt`. `arguments` are the arguments of the call as JSON values: the validated ones of a call that waits
-    for approval, else those that the model wrote; None if they are not JSON.
+    The answer is a text for `input` and `question`, if it has `choices` one of them; True, False, a reason, `Approve`
+    or `Refuse` for `approval`; True, False or a reason for `consent`; {"done": result}, "run again" or "skip" for
+    `in_doubt`. `arguments` are the arguments of the call as JSON values: the validated ones of a call that waits for
+    approval, else those that it ran with; None if they are not JSON. `effect` is that of the tool.
     """
 
     id: str
-    reason: Literal["input", "approval", "in_doubt"]
+    reason: Literal["input", "approval", "question", "in_doubt", "consent"]
     run_id: str
     agent: str
     text: str
     call: ToolCall | None = None
     arguments: dict[str, Any] | None = None
+    effect: Effect = ""
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +106,15 @@ class CallInDoubt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffPayload:
+    """The payload of a handoff, as the model wrote it: the arguments of this tool of the agent that handed off."""
+
+    sender: str
+    tool: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
     """The record of a finished branch or of an agent that was called as a tool, with its transcript.
 
@@ -190,7 +124,7 @@ class Branch:
 
     run_id: str
     agent: str
-    outcome: Literal["completed", "limit", "failed", "cancelled"]
+    outcome: Literal["completed", "limit", "failed", "cancelled", "stopped"]
     finish_reason: AnswerReason = "stop"
     output: Any
     error: str
@@ -217,8 +151,14 @@ class RunState:
     failure              the error that the loop raises instead of performing `next`; a resume tries again.
     next_before_failure  what was next when a branch failed, so that a resume can repeat it.
     metadata             what the caller stored with the run; also of children. A run never changes it.
+    unchecked_input      the guardrails that check the input beside the first request, and did not pass it yet.
+    prepared             what was resolved for each agent when it became active last.
+    preparation          the texts and tools that `prepared` of the whole tree refers to; only the root run has them.
+    overrides            the model and settings of this run, in place of those of its agents; only of the root run.
+    payloads             for each agent and group that received a handoff with a payload, the last one.
     fingerprint          small hashes of the parts of the crew, by which a resume finds what changed.
     traceparent          the W3C traceparent of the last trace, to which a resumed run links.
+    driver               the system that drives the run, such as `temporal`; empty if executors drive it themselves.
     """
 
     run_id: str
@@ -249,8 +189,14 @@ class RunState:
     failure: Failure | None = None
     next_before_failure: Next | None = None
     metadata: dict[str, JsonValue] = field(default_factory=dict)
+    unchecked_input: tuple[str, ...] = ()
+    prepared: dict[str, PreparedAgent] = field(default_factory=dict)
+    preparation: Preparation = field(default_factory=Preparation)
+    payloads: dict[str, HandoffPayload] = field(default_factory=dict)
+    overrides: RunOverrides = field(default_factory=RunOverrides)
     fingerprint: dict[str, str] = field(default_factory=dict)
     traceparent: str = ""
+    driver: str = ""
 
 
 class RunFields(Protocol):
@@ -276,6 +222,8 @@ class RunFields(Protocol):
     def counters(self) -> RunCounters: ...
     @property
     def children(self) -> dict[str, RunState]: ...
+    @property
+    def prepared(self) -> dict[str, PreparedAgent]: ...
 
 
 def request_view(state: RunFields) -> RequestView:
@@ -296,8 +244,13 @@ def pending_pauses(state: RunFields) -> tuple[Pause, ...]:
             last = state.transcript[-1]
             text = last.text if isinstance(last, AssistantMessage) else ""
             found.append(Pause(id=id, reason="input", run_id=state.run_id, agent=state.agent, text=text))
+        case CheckInput(held=held) | CheckOutput(held=held) if held:
+            id = guardrail_pause_id(state, state.next.guardrails[0])
+            found.append(Pause(id=id, reason="consent", run_id=state.run_id, agent=state.agent, text=held))
+        case PrepareAgent(consents=consents):
+            found.extend(_consent_pause(state, consent) for consent in consents)
         case CallTools(calls=calls):
-            found.extend(_call_pause(state, open) for open in calls if open.status in ("held", "in_doubt"))
+            found.extend(_call_pause(state, open) for open in calls if open.is_waiting)
         case _:
             pass
 
@@ -308,24 +261,36 @@ def pending_pauses(state: RunFields) -> tuple[Pause, ...]:
 
 
 def _call_pause(state: RunFields, open: OpenCall) -> Pause:
-    arguments = open.arguments if open.arguments is not None else parse_json_object(open.call.arguments)
+    arguments = next((a for a in (open.edited, open.arguments) if a is not None), None)
+    arguments = parse_json_object(open.call.arguments) if arguments is None else arguments
     shown = "".join(f"\n  {line}" for line in argument_lines(arguments, open.call.arguments))
-    is_held = open.status == "held"
+    is_held, asked = open.status == "held", open.question
     name = escape_controls(open.call.name)
     question = (
-        f"May {state.agent} call {name}?"
+        open.held_question or f"May {state.agent} call {name}?"
         if is_held
         else f"{name} was started, and it is not known whether it took effect."
     )
     return Pause(
-        id=open.key,
-        reason="approval" if is_held else "in_doubt",
+        id=open.pause_id,
+        reason="question" if asked is not None else "approval" if is_held else "in_doubt",
         run_id=state.run_id,
         agent=state.agent,
-        text=question + shown,
+        text=question + shown if asked is None else asked.text,
         call=open.call,
         arguments=arguments,
+        effect=open.effect,
+        choices=() if asked is None else asked.choices,
     )
+
+
+def _consent_pause(state: RunFields, consent: PendingConsent) -> Pause:
+    return Pause(id=consent.pause_id, reason="consent", run_id=state.run_id, agent=state.agent, text=consent.question)
+
+
+def guardrail_pause_id(state: RunFields, guardrail: str) -> str:
+    """The id of the pause in which this guardrail asks a person."""
+    return f"{state.run_id}:{len(state.transcript)}.{guardrail}.guardrail"
 
 
 def is_blocked(state: RunFields) -> bool:
@@ -336,6 +301,10 @@ def is_blocked(state: RunFields) -> bool:
     match state.next:
         case AwaitInput():
             return True
+        case CheckInput(held=held) | CheckOutput(held=held):
+            return bool(held)
+        case PrepareAgent(consents=consents):
+            return bool(consents)
         case CallTools(calls=calls):
             waiting = [open for open in calls if open.status != "done"]
             return bool(waiting) and all(_is_waiting(state, open) for open in waiting)
@@ -350,7 +319,7 @@ def _is_waiting(state: RunFields, open: OpenCall) -> bool:
     if open.status == "child":
         return is_blocked(state.children[open.child_key])
 
-    return open.status in ("held", "in_doubt")
+    return open.is_waiting
 
 
 def run_status(state: RunFields) -> str:
