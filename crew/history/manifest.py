@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import Literal
 
 from crew.history.history import History
+from crew.history.request_head import head_change
 from crew.history.token_budget import Calibration, TokenBudget, predict_tokens
 from crew.history.view import MARKER_POSITION, RequestView, View, code_position, is_cut
 from crew.interfaces import HistoryEntry
@@ -28,14 +29,20 @@ def build_manifest(
     billed_until: int,
     policy: str,
     repairs: tuple[str, ...] = (),
+    head: str = "",
 ) -> Manifest:
-    """Build the manifest of a request with this content; `policy` is the name of the history policy."""
+    """Build the manifest of a request with this content; `policy` is the name of the history policy.
+
+    `head` is a hash of its instructions and tools.
+    """
     sent, codes = content.sent, content.codes
     same_model = view.last_model == token_budget.model
-    same = _common_prefix(view.last_request, codes) if same_model else 0
-    moved_by = _moved_by(history, transcript, view, token_budget.model, same, policy)
+    new_head = head_change(view.last_head, head) if same_model else ""
+    same_front = same_model and not new_head
+    same = _common_prefix(view.last_request, codes) if same_front else 0
+    moved_by = new_head or _moved_by(history, transcript, view, token_budget.model, same, policy)
     overhead = token_budget.overhead_tokens
-    prefix_tokens = predict_tokens(calibration, overhead, sent[:same], billed_until) if same_model else 0
+    prefix_tokens = predict_tokens(calibration, overhead, sent[:same], billed_until) if same_front else 0
     forms = [*map(str, codes)]
     ids = [entry.message.id for entry in sent]
     counted: Literal["estimated", "exact"] = "exact" if token_budget.counts_exactly else "estimated"
@@ -51,8 +58,8 @@ def build_manifest(
         window_source=token_budget.window_source,
         same_messages=same,
         moved_by=moved_by,
-        digest=_digest(token_budget, ids, forms),
-        prefix_digest=_digest(token_budget, ids[:same], forms[:same]),
+        digest=_digest(token_budget, head, ids, forms),
+        prefix_digest=_digest(token_budget, head, ids[:same], forms[:same]),
         cached_predicted=prefix_tokens if prefix_tokens >= MIN_CACHED_TOKENS else 0,
         tail=tuple(_manifest_line(entry, view, code) for entry, code in zip(sent[same:], codes[same:], strict=True)),
         removed=tuple(_removed_lines(sent, transcript, moved_by or policy, codes, view.last_request[same:])),
@@ -86,10 +93,10 @@ def _moved_by(history: History, transcript: Transcript, view: View, model: str, 
     return view.moved_by or policy if in_history else policy
 
 
-def _digest(token_budget: TokenBudget, ids: Sequence[str], forms: Sequence[str]) -> str:
+def _digest(token_budget: TokenBudget, head: str, ids: Sequence[str], forms: Sequence[str]) -> str:
     """A hash of a request. Ids and forms identify the content, because messages never change."""
-    head = f"{token_budget.model}\n{token_budget.overhead_counted}\n"
-    return blake2b((head + "\n".join(ids) + "\n" + ",".join(forms)).encode(), digest_size=8).hexdigest()
+    front = f"{token_budget.model}\n{token_budget.overhead_counted}\n{head}\n"
+    return blake2b((front + "\n".join(ids) + "\n" + ",".join(forms)).encode(), digest_size=8).hexdigest()
 
 
 def _manifest_line(entry: HistoryEntry, view: View, code: int) -> ManifestLine:

@@ -7,10 +7,20 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from crew.fast_replace import fast_replace
 from crew.history.history import History
 from crew.history.tokens import estimate_message_tokens, estimate_tokens
-from crew.interfaces import HistoryEntry
-from crew.messages import NO_OUTPUT, AssistantMessage, Message, SummaryMessage, ToolMessage, Transcript, UserMessage
+from crew.interfaces import HistoryEntry, PruneDecision
+from crew.messages import (
+    NO_OUTPUT,
+    AssistantMessage,
+    Message,
+    SummaryMessage,
+    SystemMessage,
+    ToolMessage,
+    Transcript,
+    UserMessage,
+)
 
 MAX_IDENTIFIER_TOKENS = 256
 
@@ -47,6 +57,40 @@ class PendingSummary:
         The last request was not the branch's.
         """
         return replace(self, evicted_since_request=(), last_request_agent="", last_request_end=-1)
+
+
+def note_evicted_messages(
+    pending: PendingSummary,
+    decision: PruneDecision,
+    *,
+    policy_summarizes: bool,
+    compresses: bool,
+    is_after_summary: bool,
+) -> PendingSummary:
+    """Add the evicted messages that a summary has to cover: of the policy, or of an explicit compression."""
+    # Messages that leave to make space for a summary are covered by the next one.
+    made_space = not decision.to_summarize and is_after_summary
+    evicted = [entry for g in decision.evicted for entry in g.entries]
+    to_cover = decision.to_summarize
+
+    if (made_space and policy_summarizes) or compresses:
+        verbatim = (entry.message for entry in evicted if not isinstance(entry.message, SystemMessage))
+        to_cover = tuple(dict.fromkeys((*to_cover, *(message.id for message in verbatim))))
+
+    waiting = tuple(dict.fromkeys((*pending.message_ids, *to_cover)))
+
+    if not decision.to_summarize and not policy_summarizes:
+        # An explicit compression covers them: the policy asks for no summary, so none is due without a strategy.
+        return fast_replace(pending, message_ids=waiting) if to_cover else pending
+
+    wanted = set(to_cover)
+    return fast_replace(
+        pending,
+        message_ids=waiting,
+        evicted_since_attempt=pending.evicted_since_attempt + sum(g.size for g in decision.evicted),
+        has_text=pending.has_text or any(has_text(e.message) for e in evicted if e.message.id in wanted),
+        evicted_since_request=(*pending.evicted_since_request, *evicted),
+    )
 
 
 def find_identifiers(text: str) -> Iterator[str]:

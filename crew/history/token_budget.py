@@ -6,7 +6,7 @@ messages that were new in its request, so that only messages after the last bill
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -190,11 +190,14 @@ WINDOW_THRESHOLD = 0.8
 
 
 def carry_over_budgets(
-    budgets: Mapping[str, tuple[TokenBudget, ...]], previous: Mapping[str, tuple[TokenBudget, ...]]
+    budgets: Mapping[str, tuple[TokenBudget, ...]],
+    previous: Mapping[str, tuple[TokenBudget, ...]],
+    prepared: Collection[str] = (),
 ) -> dict[str, tuple[TokenBudget, ...]]:
     """Take learned windows, and the billed overhead of unchanged instructions and tools, from previous budgets.
 
-    Each agent has a budget for its model and one for its backup model.
+    Each agent has a budget for its model and one for its backup model. The overhead of `prepared` agents is counted
+    when they become active, and compared with the previous one then.
     """
     learned = [budget for budgets in previous.values() for budget in budgets if budget.window_source == "learned"]
 
@@ -204,8 +207,13 @@ def carry_over_budgets(
 
         same = previous.get(name, ())[rank : rank + 1]
 
-        if same and (same[0].model, same[0].overhead_counted) == (budget.model, budget.overhead_counted):
-            return replace(budget, overhead_tokens=same[0].overhead_tokens)
+        if same and same[0].model == budget.model:
+            if same[0].overhead_counted == budget.overhead_counted:
+                return replace(budget, overhead_tokens=same[0].overhead_tokens)
+
+            if name in prepared:
+                overhead = same[0].overhead_tokens
+                return replace(budget, overhead_tokens=overhead, overhead_counted=same[0].overhead_counted)
 
         return budget
 

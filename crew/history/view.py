@@ -81,6 +81,7 @@ class View:
     overflow_count        how often the model rejected the next request as too long.
     last_request          the codes (`entry_codes`) of the last request that was answered.
     last_model            the model that answered it.
+    last_head             the instructions and tools of that request, as a hash; "" if it is not known.
     last_tokens_appended  the tokens appended to the transcript until then.
     moved_by              the rule that changed the view since then.
     summaries             the summaries of this view; None: the agent's policies make none.
@@ -102,6 +103,7 @@ class View:
     overflow_count: int = 0
     last_request: tuple[int, ...] = ()
     last_model: str = ""
+    last_head: str = ""
     last_tokens_appended: int = 0
     moved_by: str = ""
     summaries: ViewSummaries | None = None

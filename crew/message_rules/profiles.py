@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Literal
 
@@ -50,9 +51,11 @@ class Profile:
 
 # Settings that every model of an API accepts; a profile adds those that depend on the model. `_SETTING_ADVICE` at the
 # end of this file has an alternative for users of the others.
-_SHARED = frozenset({"max_output_tokens", "tool_choice", "parallel_tool_calls"})
+_SHARED = frozenset({"max_output_tokens", "tool_choice", "parallel_tool_calls", "extra_body", "extra_headers"})
 _CHAT = _SHARED | {"stop", "seed"}
 _MESSAGES = _SHARED | {"stop"}
+_SAMPLING = frozenset({"temperature", "top_p"})
+_PENALTIES = frozenset({"frequency_penalty", "presence_penalty"})
 
 PROFILES = {
     profile.name: profile
@@ -72,7 +75,7 @@ PROFILES = {
             must_open_with_user=False,
             must_end_with_user=False,
             max_call_id_length=40,
-            known_settings=_CHAT | {"temperature"},
+            known_settings=_CHAT | _SAMPLING | _PENALTIES,
             output_limit_field="max_completion_tokens",
         ),
         Profile(
@@ -87,7 +90,7 @@ PROFILES = {
             name="openai-responses-classic",
             must_open_with_user=False,
             must_end_with_user=False,
-            known_settings=_SHARED | {"temperature"},
+            known_settings=_SHARED | _SAMPLING,
             output_limit_field="max_output_tokens",
         ),
         Profile(
@@ -111,7 +114,7 @@ PROFILES = {
             name="anthropic-classic",
             must_end_with_user=False,
             max_tool_name_length=128,
-            known_settings=_MESSAGES | {"temperature", "thinking_tokens"},
+            known_settings=_MESSAGES | _SAMPLING | {"top_k", "thinking_tokens"},
             output_limit_field="max_tokens",
             system_role="nowhere",
             thinking="budget",
@@ -120,7 +123,7 @@ PROFILES = {
         Profile(
             name="compatible",
             max_call_id_length=40,
-            known_settings=_CHAT | {"temperature", "reasoning"},
+            known_settings=_CHAT | _SAMPLING | _PENALTIES | {"top_k", "reasoning"},
             output_limit_field="max_tokens",
             thinking="effort",
         ),
@@ -128,7 +131,7 @@ PROFILES = {
             name="alternating",
             max_call_id_length=40,
             merges_same_role=True,
-            known_settings=_CHAT | {"temperature", "reasoning"},
+            known_settings=_CHAT | _SAMPLING | _PENALTIES | {"top_k", "reasoning"},
             output_limit_field="max_tokens",
             system_role="nowhere",
             thinking="effort",
@@ -149,6 +152,10 @@ def get_profile(name: str) -> Profile:
 
 _SETTING_ADVICE = {
     "temperature": "omit it; this model sets its own temperature",
+    "top_p": "omit it; this model sets its own sampling",
+    "top_k": "omit it, or use top_p= if the model takes it",
+    "frequency_penalty": "omit it; this model has no penalties",
+    "presence_penalty": "omit it; this model has no penalties",
     "reasoning": "omit it, or use thinking_tokens= if the model takes a token budget",
     "thinking_tokens": "use reasoning= with 'low', 'medium' or 'high'",
     "seed": "omit it; this API has no seed",
@@ -156,16 +163,39 @@ _SETTING_ADVICE = {
 }
 
 
+_SETTING_FIELDS = {
+    "max_output_tokens": {"max_tokens", "max_completion_tokens", "max_output_tokens"},
+    "reasoning": {"reasoning", "reasoning_effort", "thinking"},
+    "thinking_tokens": {"thinking"},
+    "stop": {"stop", "stop_sequences"},
+}
+"""The fields of requests that hold a setting, where they do not have its name."""
+
+
+def _repeated_fields(settings: ModelSettings, profile: Profile) -> Iterator[str]:
+    """The extra fields of a request that a setting writes already."""
+    for name in settings.extra_body or {}:
+        if name == profile.output_limit_field:
+            yield f"extra_body[{name!r}] is not accepted: use max_output_tokens=."
+
+        for setting in settings.given:
+            if name in _SETTING_FIELDS.get(setting, {setting}) and name != profile.output_limit_field:
+                yield f"extra_body[{name!r}] repeats {setting}=: omit one of them."
+
+
 @lru_cache(maxsize=1024)
 def check_model_settings(settings: ModelSettings, profile: Profile, model: str) -> None:
     """Raise DefinitionError if the profile does not support one of the settings."""
-    given = [one.name for one in fields(settings) if getattr(settings, one.name) not in (None, ())]
+    given = settings.given
     # `reasoning="none"` is valid for a model without reasoning.
     unknown = [
         name
         for name in given
         if name not in profile.known_settings and not (name == "reasoning" and settings.reasoning == "none")
     ]
+
+    if problems := [*_repeated_fields(settings, profile)]:
+        raise DefinitionError(f"Settings of {model!r} (profile {profile.name!r})", problems)
 
     if unknown:
         known = ", ".join(sorted(profile.known_settings))

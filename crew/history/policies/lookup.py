@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 
+from pydantic import JsonValue
+
 from crew.errors import DefinitionError, suggest
 from crew.history.policies.chain import Chain, chain, check_policy
 from crew.history.policies.head_tail import HeadTail
@@ -67,3 +69,25 @@ def create_policy(name: str, **parameters: object) -> Policy:
         return create(**parameters)
     except TypeError as error:
         raise DefinitionError(f"History policy {name!r}", f"invalid options: {error}") from error
+
+
+def policy_spec(policy: Policy) -> dict[str, JsonValue]:
+    """The inverse of `resolve_policy`: a mapping with the name and the options that differ from their defaults.
+
+    Functions and objects, such as a summarizer, are left out; of an unknown policy only the name is kept.
+    """
+    if isinstance(policy, Chain):
+        return {"name": "chain", "policies": [policy_spec(member) for member in policy.policies]}
+
+    kind: object = type(policy)
+    name = next((name for name, made in POLICIES.items() if made is kind), "")
+    spec: dict[str, JsonValue] = {"name": name or policy.name}
+    options = inspect.signature(POLICIES[name]).parameters.values() if name else ()
+
+    for option in options:
+        value = getattr(policy, option.name)
+
+        if option.name != "name" and value != option.default and isinstance(value, str | int | float):
+            spec[option.name] = value
+
+    return spec
