@@ -6,43 +6,55 @@ from typing import Literal, assert_never
 
 from crew.fast_replace import fast_replace
 from crew.history.token_budget import carry_over_budgets
-from crew.messages import ToolMessage, ToolResult
+from crew.messages import AssistantMessage, ToolMessage, ToolResult
 from crew.runs.events import (
-    AgentStarted,
+    AgentPrepared,
     BranchTimedOut,
     CallHeld,
+    CallLost,
     Cancelled,
+    ConsentAsked,
     Event,
     FellBack,
+    GuardrailChecked,
     HistoryRepaired,
     LimitReached,
     Paused,
+    QuestionAsked,
     Replied,
     Resumed,
     RunFailed,
     RunFinished,
     RunStarted,
+    RunStopped,
     Summarised,
     TooLong,
     ToolReturned,
     ToolsStarted,
     Warned,
 )
+from crew.runs.open_calls import CallStatus, OpenCall
 from crew.runs.state import (
     UNKNOWN_EFFECT,
-    CallStatus,
     CallTools,
+    CheckInput,
+    CheckOutput,
     Finished,
-    OpenCall,
     ReachedLimit,
     RunState,
     is_blocked,
     pending_pauses,
     total_usage,
 )
-from crew.transitions.before_request import ask_model_next
-from crew.transitions.branches import archive_children, calls_in_doubt, on_branch_timed_out, start_branches
+from crew.transitions.activation import (
+    merge_consents,
+    merge_preparation,
+    on_agent_prepared,
+    on_consent_asked,
+)
+from crew.transitions.branches import archive_children, calls_in_doubt, on_branch_timed_out
 from crew.transitions.compaction import on_summarised
+from crew.transitions.guardrails import on_guardrail_checked, start_run
 from crew.transitions.plan import Plan
 from crew.transitions.replies import on_fell_back, on_replied, on_too_long
 from crew.transitions.resume import on_resumed, warn_of_changed_crew
@@ -52,16 +64,22 @@ from crew.transitions.tool_calls import on_child_changed, on_tool_returned
 
 InputEvent = (
     RunStarted
+    | AgentPrepared
+    | ConsentAsked
+    | GuardrailChecked
     | Replied
     | TooLong
     | FellBack
     | CallHeld
+    | QuestionAsked
     | ToolsStarted
     | ToolReturned
+    | CallLost
     | Summarised
     | BranchTimedOut
     | Resumed
     | LimitReached
+    | RunStopped
     | Cancelled
     | RunFailed
 )
@@ -79,7 +97,14 @@ def advance(
     is_resume = isinstance(event, Resumed)
     collected = {} if errors is None else errors
     step = Step(plan, state, event, errors=None if isinstance(event, RunStarted) else collected)
+
+    if isinstance(event, Resumed):
+        merge_consents(step, event)
+
     _advance_tree(step, event, state.active_seconds + event.elapsed)
+
+    if isinstance(event, AgentPrepared):
+        merge_preparation(step, event)
 
     if isinstance(event, RunStarted | Resumed) and event.traceparent:
         step.traceparent = event.traceparent
@@ -120,13 +145,23 @@ def _advance_tree(step: Step, event: InputEvent, active_seconds: float) -> None:
     inner = step.child_step(child)
     _advance_tree(inner, event, active_seconds)
     step.set_child(key, inner.freeze())
-    on_child_changed(step, key)
+
+    if isinstance(event, RunStopped):
+        _on_stopped(step, event)  # a tool of the child ended the whole run
+    else:
+        on_child_changed(step, key)
 
 
 def _apply(step: Step, event: InputEvent) -> None:
     match event:
         case RunStarted():
             _on_run_started(step, event)
+        case AgentPrepared():
+            on_agent_prepared(step, event)
+        case ConsentAsked():
+            on_consent_asked(step, event)
+        case GuardrailChecked():
+            on_guardrail_checked(step, event)
         case Replied():
             on_replied(step, event)
         case TooLong():
@@ -135,8 +170,12 @@ def _apply(step: Step, event: InputEvent) -> None:
             on_fell_back(step, event)
         case CallHeld():
             _hold_call(step, event)
+        case QuestionAsked():
+            _ask_question(step, event)
         case ToolsStarted():
             _set_call_status(step, {call.id for call in event.calls}, "started")
+        case CallLost():
+            _lose_call(step, event)
         case ToolReturned():
             on_tool_returned(step, event)
         case Summarised():
@@ -146,7 +185,7 @@ def _apply(step: Step, event: InputEvent) -> None:
         case Resumed():
             warn_of_changed_crew(step)
             on_resumed(step, event)
-        case LimitReached() | Cancelled():
+        case LimitReached() | Cancelled() | RunStopped():
             _on_stopped(step, event)
         case RunFailed():
             _on_run_failed(step, event)
@@ -162,17 +201,9 @@ def _on_run_started(step: Step, event: RunStarted) -> None:
         step.emit(Warned, text=text)
 
     step.fingerprint = step.plan.fingerprint
-    step.token_budgets = carry_over_budgets(event.token_budgets, step.token_budgets)
+    step.token_budgets = carry_over_budgets(event.token_budgets, step.token_budgets, step.plan.prepares)
     _warn_of_conflicts(step)
-    step.append_input(event.messages, event.tokens)
-    group = step.plan.groups.get(step.agent)
-
-    if group is not None:
-        start_branches(step, group)
-        return
-
-    step.emit(AgentStarted)
-    ask_model_next(step)
+    start_run(step, event)
 
 
 def _warn_of_conflicts(step: Step) -> None:
@@ -192,7 +223,19 @@ def _on_run_failed(step: Step, event: RunFailed) -> None:
 def _hold_call(step: Step, event: CallHeld) -> None:
     for open in step.open_calls.calls:
         if open.call.id == event.call_id:
-            step.set_call(fast_replace(open, status="held", arguments=event.arguments))
+            step.set_call(fast_replace(open, status="held", arguments=event.arguments, effect=event.effect))
+
+
+def _ask_question(step: Step, event: QuestionAsked) -> None:
+    for open in step.open_calls.calls:
+        if open.call.id == event.call_id:
+            step.set_call(fast_replace(open, status="asking", question=event.question))
+
+
+def _lose_call(step: Step, event: CallLost) -> None:
+    for open in step.open_calls.calls:
+        if open.call.id == event.call_id:
+            step.set_call(fast_replace(open, status="in_doubt", effect="write"))
 
 
 def _set_call_status(step: Step, ids: set[str], status: CallStatus) -> None:
@@ -203,22 +246,56 @@ def _set_call_status(step: Step, ids: set[str], status: CallStatus) -> None:
 
 def _stopped_result(open: OpenCall, why: str, *, in_doubt: bool) -> ToolResult:
     text = f"[Stopped while it ran: {why}. {UNKNOWN_EFFECT}]" if in_doubt else f"[Stopped: {why}.]"
+    text = open.with_edit_note(text) if in_doubt else text
     outcome: Literal["unknown", "error"] = "unknown" if in_doubt else "error"
     return ToolResult(call_id=open.call.id, name=open.call.name, text=text, outcome=outcome)
 
 
-def _on_stopped(step: Step, event: Cancelled | LimitReached) -> None:
+def _on_stopped(step: Step, event: Cancelled | LimitReached | RunStopped) -> None:
     """Stop the whole tree. Open calls get a result, so that the history stays valid."""
     archive_children(step, [*step.children])
 
+    if isinstance(event, RunStopped) and event.run_id == step.run_id:
+        _end_stopping_call(step, event)
+
+    match step.next:
+        case CheckInput(messages=(_, *_)) as unchecked:
+            step.append_input(unchecked.messages, unchecked.tokens)
+        case CheckOutput(message=AssistantMessage() as reply) as unchecked:
+            step.append(reply, unchecked.tokens)
+        case _:
+            pass
+
     if isinstance(step.next, CallTools):
-        why = "the run was cancelled" if isinstance(event, Cancelled) else f"the run reached its limit of {event.limit}"
+        why = _stop_text(event)
         step.in_doubt = tuple(calls_in_doubt(step.plan, step.freeze()))
         unknown = {doubt.key for doubt in step.in_doubt}
         results = [open.result or _stopped_result(open, why, in_doubt=open.key in unknown) for open in step.next.calls]
         step.append(ToolMessage(tuple(results)))
 
-    if isinstance(event, Cancelled):
-        step.finish("cancelled", step.last_reply_text())
-    else:
-        step.finish("limit", step.last_reply_text(), ReachedLimit(name=event.limit, value=event.value))
+    match event:
+        case Cancelled():
+            step.finish("cancelled", step.last_reply_text())
+        case RunStopped():
+            step.finish("stopped", step.last_reply_text(), stop_text=event.reason)
+        case LimitReached():
+            step.finish("limit", step.last_reply_text(), ReachedLimit(name=event.limit, value=event.value))
+
+
+def _end_stopping_call(step: Step, event: RunStopped) -> None:
+    """Give the call that ended the run its result."""
+    open = next(open for open in step.open_calls.calls if open.call.id == event.call_id)
+    text = open.with_edit_note(f"[This call ended the run: {event.reason}]")
+    result = ToolResult(call_id=open.call.id, name=open.call.name, text=text)
+    step.count_tool(open.call.name, is_error=False)
+    step.set_call(fast_replace(open, status="done", result=result))
+
+
+def _stop_text(event: Cancelled | LimitReached | RunStopped) -> str:
+    match event:
+        case Cancelled():
+            return "the run was cancelled"
+        case LimitReached():
+            return f"the run reached its limit of {event.limit}"
+        case RunStopped():
+            return f"{event.tool} ended the run"

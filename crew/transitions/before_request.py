@@ -15,7 +15,7 @@ from crew.interfaces import Chunked, CompressionStrategy, HistoryEntry, WholeHis
 from crew.messages import SummaryMessage
 from crew.runs.events import Warned
 from crew.runs.state import AskModel, Compact, RepeatReason
-from crew.transitions.plan import overhead_parts
+from crew.transitions.prepared_agents import current_overhead_parts, with_listed_touches
 from crew.transitions.step import USER_ERRORS, Step
 
 MIN_EVICTED = 10
@@ -108,7 +108,7 @@ def view_fitter(step: Step) -> ViewFitter:
         token_budget,
         step.calibrations.get(token_budget.model, Calibration()),
         step.billed_until,
-        lambda: overhead_parts(step.plan.agents[name], step.plan.toolkits[name]),
+        lambda: current_overhead_parts(step.plan, step),
     )
 
 
@@ -117,7 +117,7 @@ def _fit_view(step: Step) -> ViewFitter:
     fitter, parameters = view_fitter(step), step.parameters
     fitter.fit(
         step.plan.view_policies.get(step.agent, ()),
-        step.plan.budget,
+        with_listed_touches(step.plan.budget, step) if step.prepared else step.plan.budget,
         max_tokens=parameters.max_tokens,
         tokens_prune_to=parameters.tokens_prune_to,
         max_history_size=parameters.max_history_size,

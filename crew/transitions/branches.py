@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
 
-from crew.agents.agent import Parallel, Quorum, node_name
+from crew.agents.agent import AnyAgent, Parallel, Quorum, node_name
+from crew.agents.choice import Choice, NodeResult
 from crew.history.token_budget import carry_over_budgets
 from crew.history.view import View
 from crew.messages import UserMessage
 from crew.runs.counters import RunCounters, merge_counters
-from crew.runs.events import AgentStarted, BranchFinished, BranchStarted, BranchTimedOut
+from crew.runs.events import AgentStarted, BranchFinished, BranchStarted, BranchTimedOut, Routed
 from crew.runs.parameters import Limits
-from crew.runs.state import Branch, CallInDoubt, CallTools, Finished, RunBranches, RunState, is_blocked, total_usage
+from crew.runs.state import (
+    Branch,
+    CallInDoubt,
+    CallTools,
+    CheckOutput,
+    ChooseNext,
+    Finished,
+    RunBranches,
+    RunState,
+    is_blocked,
+    total_usage,
+)
 from crew.tools.tool import truncate_middle
-from crew.transitions.before_request import ask_model_next
+from crew.transitions.activation import activate_agent
+from crew.transitions.checks import output_checks
+from crew.transitions.choices import choose_target, group_items, join_result, newest_text
 from crew.transitions.markdown import section
 from crew.transitions.plan import Plan
-from crew.transitions.step import Step
+from crew.transitions.prepared_agents import tool_effect
+from crew.transitions.step import USER_ERRORS, Step
 
 
 def calls_in_doubt(plan: Plan, state: RunState) -> Iterator[CallInDoubt]:
     """The writes of this run and of its children that were started and have no result."""
     yield from state.in_doubt
     now = state.next_before_failure or state.next
-    toolkit = plan.toolkits.get(state.agent)
 
-    if isinstance(now, CallTools) and toolkit is not None:
+    if isinstance(now, CallTools):
         for open in now.calls:
-            if open.status in ("started", "in_doubt") and toolkit.is_write(open.call.name):
-                yield CallInDoubt(key=open.key, run_id=state.run_id, agent=state.agent, call=open.call)
+            if open.status in ("started", "in_doubt") and tool_effect(plan, state, open.call.name) == "write":
+                call = open.effective_call
+                yield CallInDoubt(key=open.key, run_id=state.run_id, agent=state.agent, call=call)
 
     for child in state.children.values():
         yield from calls_in_doubt(plan, child)
@@ -103,49 +120,70 @@ def child_output(child: RunState) -> tuple[str, bool]:
             return f"(failed) {child.next.error}", False
 
 
+MakeResult = Callable[[], NodeResult[Any]]
+"""What ended, for a function of the crew; made only if there is one."""
+
 MAX_JOIN_CHARS = 20_000
 
 
-def start_branches(step: Step, group: Parallel, handed_over: View | None = None) -> None:
-    """Start the branches of a group, each with the current history and an equal share of the remaining limits."""
-    forks = step.counters.forks + 1
-    keys = _branch_keys(step, group.branch_names, forks)
-    limits = share_limits(step, len(keys))
-    step.counters = replace(step.counters, forks=forks)
-    children = dict(step.children)
+def start_branches(
+    step: Step, group: Parallel, handed_over: View | None = None, items: tuple[str, ...] | None = None
+) -> None:
+    """Start the branches of a group, each with the current history and an equal share of the remaining limits.
 
-    for key, name in zip(keys, group.branch_names, strict=True):
+    `items` are those of a fan-out, one for each branch; without any, the group joins at once.
+    """
+    forks = step.counters.forks + 1
+    step.counters = replace(step.counters, forks=forks)
+
+    if items is not None and not items:
+        _finish_group(step, group, f"[Results of {group.name}]\n(There were no items.)", ())
+        return
+
+    names = group.branch_names * (1 if items is None else len(items))
+    keys = _branch_keys(step, names, forks, numbered=items is not None)
+    limits = share_limits(step, len(keys))
+    children, payload = dict(step.children), step.payloads.get(group.name)
+
+    for index, (key, name) in enumerate(zip(keys, names, strict=True)):
         child = replace(
             new_child(step, key, name, limits),
             history=step.history,
             transcript=step.transcript,
             inherited_messages=len(step.transcript),
             views={name: handed_over} if handed_over else {},
+            payloads={name: payload} if payload else {},
             pending_summary=step.pending_summary.for_branch(),
             counters=RunCounters(tokens_appended=step.counters.tokens_appended),
         )
         step.emit(BranchStarted, branch=child.run_id, group=group.name)
         started = step.child_step(child)
         started.emit(AgentStarted)
-        started.append_framework_message(
-            f"[You are {name}, one of the parallel branches of {group.name}. Do your part of the user's request.]",
-            "branch",
-        )
-        ask_model_next(started)
+        started.append_framework_message(_branch_text(group, name, index, items), "branch")
+        activate_agent(started)
         children[key] = started.freeze()
 
     step.children = children
-    step.next = RunBranches(group=group.name, branch_keys=keys)
+    step.next = RunBranches(group=group.name, branch_keys=keys, items=items or ())
     evaluate_group(step)
 
 
-def _branch_keys(step: Step, names: Sequence[str], forks: int) -> tuple[str, ...]:
+def _branch_text(group: Parallel, name: str, index: int, items: tuple[str, ...] | None) -> str:
+    """The text that starts a branch: its part of the request, or its item."""
+    if items is None:
+        return f"[You are {name}, one of the parallel branches of {group.name}. Do your part of the user's request.]"
+
+    number = f"branch {index + 1} of {len(items)} of {group.name}"
+    return f"[You are {name}, {number}. Work only on this item of the user's request:]\n{items[index]}"
+
+
+def _branch_keys(step: Step, names: Sequence[str], forks: int, *, numbered: bool) -> tuple[str, ...]:
     """A new key for each branch: a group may run again, and an agent may serve two branches."""
     prefix = "" if forks == 1 else f"{forks}."
     keys: list[str] = []
 
-    for name in names:
-        key, number = f"{prefix}{name}", 1
+    for index, name in enumerate(names):
+        key, number = f"{prefix}{name}.{index + 1}" if numbered else f"{prefix}{name}", 1
 
         while key in keys or key in step.children:
             number += 1
@@ -236,23 +274,86 @@ def _fail_group(step: Step, group: Parallel, ended: dict[str, Finished], why: st
 def _join_group(step: Step, group: Parallel, keys: Sequence[str]) -> None:
     now = step.next
     assert isinstance(now, RunBranches)
-    text = _join_text(group, {_branch_label(step, key): child_output(step.children[key])[0] for key in keys})
+    items = dict(zip(now.branch_keys, now.items, strict=False))
+    labels = {key: _branch_label(step, key) + _item_label(items.get(key)) for key in keys}
+    text = _join_text(group, {labels[key]: child_output(step.children[key])[0] for key in keys})
+    joined = tuple(step.children[key].run_id for key in keys)
     archive_children(step, now.branch_keys, group.name)
+    _finish_group(step, group, text, joined)
+
+
+def _finish_group(step: Step, group: Parallel, text: str, joined: tuple[str, ...]) -> None:
     step.append(UserMessage(text, origin="join"))
+    follow_join(step, group, joined)
 
-    if group.then is None:
+
+def follow_join(step: Step, group: Parallel, joined: tuple[str, ...], target: str = "") -> None:
+    """Continue after the join, which is the newest message; `joined` are the run ids of the branches in it."""
+    text = newest_text(step)
+    result = partial(join_result, step, group.name, text, joined)
+    retry = ChooseNext(after=group.name, branches=joined, target=target)
+    chosen = target or choose_next(step, group.then, result, retry)
+
+    if isinstance(chosen, str):
+        pass_control(step, chosen, result, retry)
+    elif chosen is None and (guardrails := output_checks(step.plan, step, is_shown=True)):
+        step.next = CheckOutput(guardrails=guardrails, text=text)
+    elif chosen is None:
         step.finish("completed", text)
-        return
 
-    target = node_name(group.then)
 
-    if target in step.plan.groups:
-        start_branches(step, step.plan.groups[target])
+def choose_next(
+    step: Step, then: AnyAgent | Parallel | Choice | str | None, result: MakeResult, retry: ChooseNext
+) -> str | ChooseNext | None:
+    """The agent or group that follows by `then`; None if the run ends. A failing function makes `retry` next."""
+    if not isinstance(then, Choice):
+        return None if then is None else node_name(then)
+
+    try:
+        target = choose_target(then, result())
+    except USER_ERRORS as error:  # the function is user code
+        step.fail(error)
+        step.next = retry
+        return retry
+
+    step.emit(Routed, signal="", target=target, function=then.name)
+    return target
+
+
+def pass_control(
+    step: Step, target: str, result: MakeResult, retry: ChooseNext, note: Literal["route", "then"] | None = None
+) -> None:
+    """Let this agent or group continue. With a `note`, a message to the agent names the one before it."""
+    group, source = step.plan.groups.get(target), step.agent
+
+    if group is not None:
+        try:
+            items = None if group.items is None else group_items(group, result())
+        except USER_ERRORS as error:  # the function of the items is user code
+            step.fail(error)
+            step.next = replace(retry, target=target)
+            return
+
+        start_branches(step, group, items=items)
         return
 
     step.agent = target
     step.emit(AgentStarted)
-    ask_model_next(step)
+
+    if note is not None:
+        text = f"[Control passed from {source} to {target}. Continue the user's request.]"
+        step.append_framework_message(text, note)
+
+    activate_agent(step)
+
+
+_ITEM_LABEL_CHARS = 60
+
+
+def _item_label(item: str | None) -> str:
+    """The beginning of an item, for the heading of its result."""
+    words = " ".join((item or "").split())
+    return "" if item is None else f": {words if len(words) <= _ITEM_LABEL_CHARS else words[:_ITEM_LABEL_CHARS] + '…'}"
 
 
 def _branch_label(step: Step, key: str) -> str:

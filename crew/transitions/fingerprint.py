@@ -9,8 +9,10 @@ from types import FunctionType, MethodType
 from pydantic_core import to_json
 
 from crew.agents.agent import Agent, AgentTool, Handoff, Parallel, agent_handoffs, node_name
-from crew.interfaces import Policy, Provider
+from crew.agents.choice import Choice
+from crew.interfaces import ModelSettings, Policy, Provider
 from crew.tools.tool import Tool
+from crew.tools.toolset import Toolset
 
 AGENT_PARTS = ("instructions", "model", "tools", "handoffs", "routes", "then", "output", "settings")
 GROUP_PARTS = ("branches", "then", "on_error", "settings")
@@ -45,7 +47,7 @@ def _name(value: object) -> str:
 
 
 def _agent_parts(agent: Agent) -> tuple[object, ...]:
-    tools = sorted(agent.tools, key=lambda used: used.name if isinstance(used, Tool | AgentTool) else "")
+    tools = sorted(agent.tools, key=lambda used: used.name if isinstance(used, Tool | AgentTool | Toolset) else "")
     handoffs = sorted(agent_handoffs(agent), key=lambda handoff: handoff.target)
     return (
         agent.instructions,
@@ -53,10 +55,30 @@ def _agent_parts(agent: Agent) -> tuple[object, ...]:
         [*map(_tool_parts, tools)],
         [*map(_handoff_parts, handoffs)],
         ([(route.signal, route.target, route.match) for route in agent.routes], agent.wait_for_signal),
-        None if agent.then is None else node_name(agent.then),
-        None if agent.output is None else agent.output.model_json_schema(),
-        (agent.settings, _model(agent.history), agent.sanitize_output),
+        _then(agent.then),
+        None if agent.output_type is None else agent.output_type.spec.schema,
+        (_settings_parts(agent.settings), _model(agent.history), agent.sanitize_output, *_guardrail_parts(agent)),
     )
+
+
+def _guardrail_parts(agent: Agent) -> list[object]:
+    """Empty without guardrails, so that the hashes of older runs stay."""
+    return [[(one.name, one.on, one.parallel) for one in agent.guardrails]] if agent.guardrails else []
+
+
+_FIRST_SETTINGS: dict[str, object] = dict.fromkeys(
+    ("max_output_tokens", "temperature", "reasoning", "thinking_tokens", "tool_choice", "parallel_tool_calls")
+) | {"stop": (), "seed": None}
+
+
+def _settings_parts(settings: ModelSettings) -> dict[str, object]:
+    """The settings by name. Those that were added later count if they are set: stored fingerprints stay the same."""
+    parts = _FIRST_SETTINGS | settings.given
+
+    if settings.extra_headers:
+        parts["extra_headers"] = sorted(settings.extra_headers)  # their values may be secrets that change
+
+    return parts
 
 
 def _model(model: object) -> str:
@@ -70,18 +92,35 @@ def _tool_parts(used: object) -> object:
             return used.spec, used.effect, used.approval
         case AgentTool():
             return used.spec, used.agent.name
+        case Toolset():
+            return "toolset", used.name
         case _:
             return _name(used)
 
 
 def _handoff_parts(handoff: Handoff) -> object:
     payload = None if handoff.payload is None else handoff.payload.model_json_schema()
-    return handoff.target, handoff.history, payload
+    parts = handoff.target, handoff.history, payload
+    return parts if handoff.on_handoff is None else (*parts, handoff.on_handoff)
 
 
 def _group_parts(group: Parallel) -> tuple[object, ...]:
-    then = None if group.then is None else node_name(group.then)
-    return group.branch_names, then, group.on_error, (group.timeout, group.max_concurrency)
+    settings: tuple[object, ...] = (group.timeout, group.max_concurrency)
+
+    if group.items is not None:
+        settings = (*settings, group.items, group.max_items)
+
+    return group.branch_names, _then(group.then), group.on_error, settings
+
+
+def _then(then: Agent | Parallel | Choice | str | None) -> object:
+    match then:
+        case None:
+            return None
+        case Choice(name=name, target_names=targets):
+            return name, targets
+        case target:
+            return node_name(target)
 
 
 def crew_changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
@@ -96,6 +135,11 @@ def crew_changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[
             old, new = _split(before[name]), _split(now[name])
             changed = [part for part, one, other in zip(names, old, new, strict=False) if one != other]
             yield f"{name} ({', '.join(changed)})"
+
+
+def has_same_instructions(before: str, now: str) -> bool:
+    """Whether two fingerprints of an agent have the same instructions."""
+    return before[:_HASH_CHARS] == now[:_HASH_CHARS]
 
 
 def _split(hashes: str) -> list[str]:

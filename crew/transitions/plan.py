@@ -7,13 +7,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from pydantic import JsonValue
+
 from crew.agents.agent import Agent, AgentTool, Handoff, Parallel, agent_handoffs
 from crew.agents.crew import Crew
+from crew.agents.guardrail import NO_CHECKS, Checks
+from crew.agents.handoff_tools import handoff_tool
+from crew.agents.output_type import OutputType
 from crew.errors import ContextOverflow, DefinitionError
-from crew.history.policies.chain import chain_members
-from crew.history.policies.lookup import resolve_policy
+from crew.history.policies.chain import chain, chain_members
+from crew.history.policies.lookup import policy_spec, resolve_policy
 from crew.history.policies.rolling import Rolling
 from crew.history.pruning import ViewPolicy, view_limit
+from crew.history.request_head import request_head
 from crew.history.token_budget import DEFAULT_WINDOW, TokenBudget
 from crew.history.tokens import ESTIMATOR, estimate_tokens
 from crew.interfaces import (
@@ -27,7 +33,7 @@ from crew.interfaces import (
     policy_options,
 )
 from crew.messages import Message, SystemMessage
-from crew.runs.state import RunFields
+from crew.runs.state import Pause, RunFields
 from crew.settings import MessageLimit, PositiveInt, value_problems
 from crew.tools.tool import Tool
 from crew.transitions.fingerprint import Fingerprint, crew_fingerprint
@@ -36,7 +42,11 @@ from crew.transitions.sanitize_output import sanitize_output
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Toolkit:
-    """The tools, agents and handoffs that one agent may call, by name, and their specs for its model."""
+    """The tools, agents and handoffs that one agent may call, by name, and what each of its requests holds of them.
+
+    A handoff with `on_handoff` is among the tools too: that function runs as a tool.
+    Without what is resolved when the agent becomes active. `head` identifies instructions and specs.
+    """
 
     tools: Mapping[str, Tool]
     agents: Mapping[str, AgentTool]
@@ -44,23 +54,22 @@ class Toolkit:
     specs: tuple[ToolSpec, ...]
     output: OutputSpec | None
     overhead_tokens: int
+    instructions: str = ""
+    head: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(spec.name for spec in self.specs)
-
-    def is_write(self, name: str) -> bool:
-        """Whether this is a tool whose calls must not be repeated without asking."""
-        tool = self.tools.get(name)
-        return tool is not None and tool.effect == "write"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
     """A crew that is ready to run under one history policy.
 
-    `min_messages` is the mandatory part of a step. `default_bounded` is a policy that counts tokens, if the history is
-    bounded without a limit that was chosen for it.
+    `policy_spec` is the policy of history and views as a mapping. `min_messages` is the mandatory part of a step.
+    `default_bounded` is a policy that counts tokens, if the history is bounded without a limit that was chosen for it.
+    `prepares` are the agents that have to be prepared whenever they become active. `checks` are the guardrails of each
+    agent that has some, and `crew_checks` those of the crew.
     """
 
     crew: Crew
@@ -76,12 +85,24 @@ class Plan:
     view_summarizers: Mapping[str, ViewPolicy] = field(default_factory=dict)
     sanitize_output: bool = False
     default_bounded: Policy | None = None
+    prepares: frozenset[str] = frozenset()
+    checks: Mapping[str, Checks] = field(default_factory=dict)
+    crew_checks: Checks = NO_CHECKS
     fingerprint: Fingerprint = field(default_factory=dict)
+    policy_spec: dict[str, JsonValue] = field(default_factory=dict)
 
     def output_text(self, agent: str, text: str) -> str:
         """An agent's output, sanitized where the agent or the executor asks for it."""
         own = self.agents[agent].sanitize_output if agent in self.agents else None
         return sanitize_output(text) if (self.sanitize_output if own is None else own) else text
+
+    def tool_of(self, pause: Pause) -> Tool | None:
+        """The tool of the call that a pause waits for."""
+        return self.toolkits[pause.agent].tools.get(pause.call.name) if pause.call is not None else None
+
+    def output_type(self, agent: str) -> OutputType | None:
+        """The type of an agent's output; None for text, and for the name of a group."""
+        return self.agents[agent].output_type if agent in self.agents else None
 
     @property
     def summarizers(self) -> tuple[Summarizer, ...]:
@@ -136,7 +157,11 @@ def compile_plan(
         },
         sanitize_output=sanitize_output,
         default_bounded=default_bounded,
+        prepares=frozenset(name for name, agent in agents.items() if agent.needs_preparation),
+        checks={name: Checks.of(agent.guardrails) for name, agent in agents.items() if agent.guardrails},
+        crew_checks=Checks.of(crew.guardrails) if crew.guardrails else NO_CHECKS,
         fingerprint=crew_fingerprint(crew.agents_by_name, groups),
+        policy_spec=policy_spec(chain(*everywhere, policy) if everywhere else policy),
     )
 
 
@@ -163,14 +188,25 @@ def _build_toolkit(agent: Agent, agents: Mapping[str, Agent], groups: Mapping[st
     tools = {used.name: used for used in agent.tools if isinstance(used, Tool)}
     callable_agents = {used.name: used for used in agent.tools if isinstance(used, AgentTool)}
     handoffs = {handoff.tool_name: handoff for handoff in agent_handoffs(agent)}
+    handoff_specs = {name: _handoff_spec(handoff, agents, groups) for name, handoff in handoffs.items()}
+    called_first = ((name, handoff_tool(handoff, handoff_specs[name])) for name, handoff in handoffs.items())
+    tools |= {name: function for name, function in called_first if function is not None}
     specs = (
         *(used.spec for used in agent.tools if isinstance(used, Tool | AgentTool)),
-        *(_handoff_spec(handoff, agents, groups) for handoff in handoffs.values()),
+        *handoff_specs.values(),
     )
-    tokens = estimate_tokens(agent.instructions) + sum(_count_tool(spec, ESTIMATOR) for spec in specs)
-    output = OutputSpec(name=agent.output.__name__, schema=agent.output.model_json_schema()) if agent.output else None
+    instructions = agent.static_instructions
+    tokens = estimate_tokens(instructions) + sum(count_tool(spec, ESTIMATOR) for spec in specs)
+    output = None if agent.output_type is None else agent.output_type.spec
     return Toolkit(
-        tools=tools, agents=callable_agents, handoffs=handoffs, specs=specs, output=output, overhead_tokens=tokens
+        tools=tools,
+        agents=callable_agents,
+        handoffs=handoffs,
+        specs=specs,
+        output=output,
+        overhead_tokens=tokens,
+        instructions=instructions,
+        head=request_head(instructions, specs),
     )
 
 
@@ -187,10 +223,10 @@ def _handoff_spec(handoff: Handoff, agents: Mapping[str, Agent], groups: Mapping
     )
 
 
-def overhead_parts(agent: Agent, toolkit: Toolkit, counter: TokenCounter = ESTIMATOR) -> list[tuple[str, int]]:
-    """What every request of this agent holds beside messages: instructions, tools and schema, each with its tokens."""
-    parts = [("instructions", counter.count(agent.instructions))]
-    parts.extend((f"tool {spec.name}", _count_tool(spec, counter)) for spec in toolkit.specs)
+def overhead_parts(toolkit: Toolkit, counter: TokenCounter = ESTIMATOR) -> list[tuple[str, int]]:
+    """What every request of an agent holds beside messages: instructions, tools and schema, each with its tokens."""
+    parts = [("instructions", counter.count(toolkit.instructions))]
+    parts.extend((f"tool {spec.name}", count_tool(spec, counter)) for spec in toolkit.specs)
 
     if toolkit.output is not None:
         parts.append((f"schema {toolkit.output.name}", counter.count(json.dumps(dict(toolkit.output.schema)))))
@@ -198,7 +234,7 @@ def overhead_parts(agent: Agent, toolkit: Toolkit, counter: TokenCounter = ESTIM
     return parts
 
 
-def _count_tool(spec: ToolSpec, counter: TokenCounter) -> int:
+def count_tool(spec: ToolSpec, counter: TokenCounter) -> int:
     """The tokens of a tool. The services' documented examples have three quarters of the tokens of the JSON text."""
     tool = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
     return counter.count(json.dumps(tool, separators=(",", ":"), ensure_ascii=False)) * 3 // 4 + 4
@@ -325,14 +361,17 @@ def check_view_policies(plan: Plan) -> None:
 
 def _min_messages(crew: Crew, options: PolicyOptions) -> int:
     """The size of the mandatory part of a step, and of a summary where the policy makes one."""
-    step = 3 if crew.groups else max(_messages_per_step(agent) for agent in crew.agents_by_name.values())
+    checks_output = any(one.on == "output" for one in crew.guardrails)
+    step = (
+        3 if crew.groups or checks_output else max(_messages_per_step(agent) for agent in crew.agents_by_name.values())
+    )
     return step + options.summarizes
 
 
 def _messages_per_step(agent: Agent) -> int:
     """1 (the goal) for an agent that only replies; otherwise 3: a call and its result, or a reply and a message."""
-    more = agent.tools or agent.handoffs or agent.routes or agent.then or agent.wait_for_signal or agent.output
-    return 3 if more else 1
+    more = agent.tools or agent.handoffs or agent.routes or agent.then or agent.wait_for_signal or agent.output_type
+    return 3 if more or any(one.on == "output" for one in agent.guardrails) else 1
 
 
 def check_system_messages_fit(plan: Plan, messages: Iterable[Message]) -> None:

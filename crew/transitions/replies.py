@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from functools import partial
 
 from pydantic import ValidationError
 
-from crew.agents.agent import Agent, node_name
+from crew.agents.agent import Agent
+from crew.agents.choice import Choice
+from crew.agents.output_type import OutputType
 from crew.errors import OutputInvalid, describe
 from crew.history.token_budget import Calibration
 from crew.history.view import View
 from crew.history.view_fitting import TARGET_SHARE, ViewFitter
 from crew.messages import AssistantMessage, is_empty
-from crew.runs.events import AgentStarted, FellBack, Replied, ReplyEmpty, Routed, TooLong, UsageChanged, Warned
-from crew.runs.state import AnswerReason, AskModel, AwaitInput, RepeatReason
+from crew.runs.events import FellBack, Replied, ReplyEmpty, Routed, TooLong, UsageChanged, Warned
+from crew.runs.state import AnswerReason, AskModel, AwaitInput, CheckOutput, ChooseNext, RepeatReason
 from crew.transitions.before_request import accept_view, ask_model_next, view_fitter
-from crew.transitions.branches import start_branches
+from crew.transitions.branches import choose_next, follow_join, pass_control
+from crew.transitions.checks import checks_output, output_checks
+from crew.transitions.choices import input_result, newest_text, reply_result
 from crew.transitions.markdown import without_code_fence
 from crew.transitions.routes import find_route, misplaced_signals, without_signal
 from crew.transitions.step import Step
@@ -61,18 +65,50 @@ _INCOMPLETE: dict[str, tuple[AnswerReason, str]] = {
 }
 
 
-def _answer_reason(step: Step, agent: Agent, reply: Replied) -> AnswerReason:
+def _answer_reason(step: Step, finish_reason: str) -> AnswerReason:
     """Why the reply ended; an incomplete one emits a warning."""
-    reason, problem = _INCOMPLETE.get(reply.finish_reason, ("stop", ""))
+    reason, problem = _INCOMPLETE.get(finish_reason, ("stop", ""))
 
     if problem:
-        step.emit(Warned, text=f"The reply of {agent.name!r} {problem}.")
+        step.emit(Warned, text=f"The reply of {step.agent!r} {problem}.")
 
     return reason
 
 
 def _on_text(step: Step, agent: Agent, reply: Replied, tokens: int, repeat_reason: RepeatReason) -> None:
-    message, finish_reason = reply.message, _answer_reason(step, agent, reply)
+    """Let guardrails check the reply before it takes effect, where there are some."""
+    if guardrails := _guardrails_of(step, agent, reply.message):
+        step.next = CheckOutput(
+            guardrails=guardrails,
+            message=reply.message,
+            tokens=tokens,
+            finish_reason=reply.finish_reason,
+            repeat_reason=repeat_reason,
+        )
+    else:
+        accept_text(step, reply.message, tokens, reply.finish_reason, repeat_reason)
+
+
+def _guardrails_of(step: Step, agent: Agent, message: AssistantMessage) -> tuple[str, ...]:
+    """The guardrails of this reply; none if it has to be corrected first, to match the output type."""
+    if not checks_output(step.plan, step):
+        return ()
+
+    text = step.plan.output_text(agent.name, message.text)
+    route = find_route(agent, text)
+
+    if route is None and agent.output_type is not None and _schema_problem(agent.output_type, text):
+        return ()
+
+    # A function may end the run, which is known only after the guardrails may have rewritten the reply.
+    may_end = agent.wait_for_signal or agent.then is None or isinstance(agent.then, Choice)
+    is_shown = route.target is None if route is not None else may_end
+    return output_checks(step.plan, step, is_shown=is_shown)
+
+
+def accept_text(step: Step, message: AssistantMessage, tokens: int, ended: str, repeat_reason: RepeatReason) -> None:
+    """Follow a route, correct the reply, pause, pass control on, or end the run; `ended` is why the reply ended."""
+    agent, finish_reason = step.plan.agents[step.agent], _answer_reason(step, ended)
     text = step.plan.output_text(agent.name, message.text)
     route = find_route(agent, text)
 
@@ -87,44 +123,60 @@ def _on_text(step: Step, agent: Agent, reply: Replied, tokens: int, repeat_reaso
             step.append_final(message, tokens)
             step.finish("completed", without_signal(message.text, route.signal), finish_reason=finish_reason)
         else:
-            _continue_with(step, message, tokens, route.target, "route")
-    elif agent.output is not None and (problem := _schema_problem(agent, text)):
-        _request_correction(step, agent, message, tokens, problem, repeat_reason)
+            result = partial(reply_result, step, message.text, step.transcript)
+            step.append(message, tokens)
+            pass_control(step, route.target, result, ChooseNext(after=step.agent), "route")
+    elif agent.output_type is not None and (problem := _schema_problem(agent.output_type, text)):
+        _request_correction(step, agent.output_type.name, message, tokens, problem, repeat_reason)
     elif agent.wait_for_signal:
         step.append(message, tokens)
         step.next = AwaitInput(pause_id=f"{step.run_id}:{len(step.transcript) - 1}.input")
     elif agent.then is not None:
-        target = node_name(agent.then)
-        step.emit(Routed, signal="", target=target)
-        _continue_with(step, message, tokens, target, "then")
+        _follow_then(step, agent, message, tokens, finish_reason)
     else:
         step.append_final(message, tokens)
         step.finish("completed", message.text, finish_reason=finish_reason)
 
 
-def _continue_with(
-    step: Step, message: AssistantMessage, tokens: int, target: str, origin: Literal["route", "then"]
-) -> None:
-    """Append the reply and pass control to an agent or a group."""
-    step.append(message, tokens)
-    source = step.agent
+def _follow_then(step: Step, agent: Agent, message: AssistantMessage, tokens: int, finish_reason: AnswerReason) -> None:
+    """Append the reply, and continue with the agent or group that follows it, or end the run."""
+    result = partial(reply_result, step, message.text, step.transcript)
+    retry = ChooseNext(after=agent.name, finish_reason=finish_reason)
+    chosen = choose_next(step, agent.then, result, retry)
 
-    if target in step.plan.groups:
-        start_branches(step, step.plan.groups[target])
+    if chosen is None:
+        step.append_final(message, tokens)
+        step.finish("completed", message.text, finish_reason=finish_reason)
         return
 
-    step.agent = target
-    step.emit(AgentStarted)
-    text = f"[Control passed from {source} to {target}. Continue the user's request.]"
-    step.append_framework_message(text, origin)
-    ask_model_next(step)
+    if isinstance(chosen, str) and not isinstance(agent.then, Choice):
+        step.emit(Routed, signal="", target=chosen)
+
+    step.append(message, tokens)
+
+    if isinstance(chosen, str):
+        pass_control(step, chosen, result, retry, "then")
 
 
-def _schema_problem(agent: Agent, text: str) -> str:
-    assert agent.output is not None
+def choose_again(step: Step, now: ChooseNext) -> None:
+    """After a resume, call the function again that decides what follows the newest message: a reply or a join."""
+    if now.after in step.plan.groups:
+        follow_join(step, step.plan.groups[now.after], now.branches, now.target)
+        return
 
+    text, before = newest_text(step), step.transcript[:-1]
+    result = partial(reply_result, step, text, before) if now.after else partial(input_result, step)
+    chosen = now.target or choose_next(step, step.plan.agents[now.after].then, result, now)
+
+    if chosen is None:
+        step.finish("completed", text, finish_reason=now.finish_reason)
+    elif isinstance(chosen, str):
+        pass_control(step, chosen, result, now, "then")
+
+
+def _schema_problem(output: OutputType, text: str) -> str:
     try:
-        agent.output.model_validate_json(without_code_fence(text))
+        output.parse(without_code_fence(text))
     except ValidationError as error:
         # Without the reply itself: the model has it, and it may be private.
         found = error.errors(include_url=False, include_context=False, include_input=False)
@@ -136,19 +188,22 @@ def _schema_problem(agent: Agent, text: str) -> str:
 
 
 def _request_correction(
-    step: Step, agent: Agent, message: AssistantMessage, tokens: int, problem: str, repeat_reason: RepeatReason
+    step: Step, output: str, message: AssistantMessage, tokens: int, problem: str, repeat_reason: RepeatReason
 ) -> None:
-    assert agent.output is not None
+    failure = f"The reply of {step.agent!r} does not match {output} after one correction: {problem}"
+    note = f"[Your reply does not match the output schema: {problem}\nReply again with only JSON that matches it.]"
+    ask_for_another_reply(step, message, tokens, note, failure, repeat_reason)
 
+
+def ask_for_another_reply(
+    step: Step, message: AssistantMessage, tokens: int, note: str, failure: str, repeat_reason: RepeatReason
+) -> None:
+    """Append a reply that is not accepted, with a note for the model; the second time the run fails."""
     step.append(message, tokens)
-    step.append_framework_message(
-        f"[Your reply does not match the output schema: {problem}\nReply again with only JSON that matches it.]",
-        "output",
-    )
+    step.append_framework_message(note, "output")
 
     if repeat_reason == "output":
-        text = f"The reply of {agent.name!r} does not match {agent.output.__name__} after one correction: {problem}"
-        step.fail(OutputInvalid(text))  # a resume asks once more
+        step.fail(OutputInvalid(failure))  # a resume asks once more
 
     ask_model_next(step, "output")
 

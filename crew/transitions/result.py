@@ -9,9 +9,9 @@ from typing import Any
 from crew.history.history import History
 from crew.history.summaries import PendingSummary, has_text, pending_entries
 from crew.interfaces import HistoryEntry
-from crew.messages import AssistantMessage, Transcript, message_size
+from crew.messages import AssistantMessage, Transcript, UserMessage, message_size
 from crew.runs.counters import RunCounters
-from crew.runs.result import Metrics, ResultHistory, RunResult
+from crew.runs.result import Metrics, MissingOutput, ResultHistory, RunResult
 from crew.runs.state import (
     Branch,
     Finished,
@@ -23,21 +23,24 @@ from crew.runs.state import (
     total_usage,
 )
 from crew.transitions.branches import branch_record, calls_in_doubt
+from crew.transitions.choices import parsed_output
 from crew.transitions.markdown import without_code_fence
 from crew.transitions.plan import Plan
 
 
-def build_result(plan: Plan, state: RunState) -> RunResult:
+def build_result(plan: Plan, state: RunState) -> RunResult[Any]:
     """The result of a run; of an unfinished run, with its pauses."""
     end = state.next if isinstance(state.next, Finished) else None
     stop: StopReason = end.stop_reason if end is not None else "paused" if is_blocked(state) else "failed"
     entries = without_open_calls(state.history.entries)
     counters = total_counters(state)
     return RunResult(
-        output=_parsed_output(plan, state, end),
+        answer=_answer(plan, state, stop),
+        text=end.output if end is not None else "",
         stop_reason=stop,
         finish_reason=end.finish_reason if end is not None and stop == "completed" else None,
         limit=None if end is None else end.limit,
+        stop_text="" if end is None else end.stop_text,
         run_id=state.run_id,
         conversation_id=state.conversation_id,
         agent=state.agent,
@@ -88,24 +91,32 @@ def without_open_calls(entries: tuple[HistoryEntry, ...]) -> tuple[HistoryEntry,
     return entries[:-1] if isinstance(last, AssistantMessage) and last.calls else entries
 
 
-def _parsed_output(plan: Plan, state: RunState, end: Finished | None) -> Any:
-    if end is None:
-        return ""
+_UNFINISHED: dict[StopReason, str] = {
+    "paused": "it waits for an answer; resume it with an answer to each of result.pauses",
+    "limit": "a limit ended it, see result.limit",
+    "stopped": "a tool ended it, see result.stop_text",
+    "cancelled": "it was cancelled",
+    "failed": "it failed; resume it",
+}
 
-    return end.output if end.stop_reason != "completed" else _parse(plan, state.agent, end.output)
 
+def _answer(plan: Plan, state: RunState, stop: StopReason) -> Any:
+    """The output as a value of the agent's output type, where it has one; or why there is none."""
+    output = plan.output_type(state.agent)
+    text = state.next.output if isinstance(state.next, Finished) else ""
+    last = state.transcript[-1] if len(state.transcript) else None
 
-def _parse(plan: Plan, name: str, output: str) -> Any:
-    """The output as a value of the agent's output type, where it has one."""
-    agent = plan.agents.get(name)
+    if output is None or (isinstance(last, UserMessage) and last.origin == "join"):
+        return text
 
-    if agent is None or agent.output is None:
-        return output
+    if stop != "completed":
+        return MissingOutput(reason=f"{_UNFINISHED[stop]}. result.text has the text so far.")
 
     try:
-        return agent.output.model_validate_json(without_code_fence(output))
+        return output.parse(without_code_fence(text))
     except Exception:  # validators are user code
-        return output  # a route or a join ended the run: no reply had to match the schema
+        # A route that ends the run has a text as its output: no reply had to match the schema.
+        return text or MissingOutput(reason="the model gave an empty reply twice.")
 
 
 def _branch_records(state: RunState) -> tuple[Branch, ...]:
@@ -115,7 +126,7 @@ def _branch_records(state: RunState) -> tuple[Branch, ...]:
 
 
 def _with_parsed_output(plan: Plan, record: Branch) -> Branch:
-    output = record.output if record.outcome != "completed" else _parse(plan, record.agent, record.output)
+    output = record.output if record.outcome != "completed" else parsed_output(plan, record.agent, record.output)
     return replace(record, output=output, branches=tuple(_with_parsed_output(plan, r) for r in record.branches))
 
 
@@ -131,6 +142,7 @@ def continue_from(state: RunState, before: RunState) -> RunState:
         inherited_messages=len(before.transcript),
         parent_run=before.run_id,
         views={name: view.for_next_run() for name, view in before.views.items()},
+        payloads=before.payloads,
         token_budgets=before.token_budgets,
         calibrations=before.calibrations,
         billed_until=before.billed_until,

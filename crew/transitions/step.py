@@ -6,26 +6,28 @@ from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from typing import Literal, ParamSpec, TypeVar, cast
 
-from crew.errors import Failure
 from crew.fast_replace import fast_replace
 from crew.history.history import History
 from crew.history.pruning import Pruning
-from crew.history.summaries import has_text
+from crew.history.summaries import note_evicted_messages
 from crew.history.token_budget import Calibration, TokenBudget
 from crew.history.tokens import estimate_message_tokens
 from crew.history.view import View, ViewSummaries
 from crew.history.view_summaries import insert_view_summary, note_evicted
 from crew.interfaces import HistoryBudget, HistoryEntry, PruneDecision
-from crew.messages import AssistantMessage, Message, Origin, SummaryMessage, SystemMessage, Usage, UserMessage
+from crew.messages import AssistantMessage, Message, Origin, SummaryMessage, Usage, UserMessage
 from crew.runs.counters import ToolCounters
 from crew.runs.events import BaseEvent, Event, HistoryPruned, LimitReached, Warned
-from crew.runs.state import AnswerReason, CallTools, Finished, Next, OpenCall, ReachedLimit, RunState, StopReason
+from crew.runs.failure import Failure
+from crew.runs.open_calls import OpenCall
+from crew.runs.state import AnswerReason, CallTools, Finished, Next, ReachedLimit, RunState, StopReason
+from crew.transitions.checks import checks_output
 from crew.transitions.plan import Plan, token_budget_for
+from crew.transitions.prepared_agents import with_listed_touches
 from crew.transitions.setting_conflicts import default_bound_warning
 
 Facts = ParamSpec("Facts")
 AnyMessage = TypeVar("AnyMessage", bound=Message)
-
 
 USER_ERRORS = (Exception, SystemExit, CancelledError)
 """What a policy or a handoff filter may raise: no transition awaits, so that no cancellation from outside arrives."""
@@ -51,8 +53,10 @@ class Step:
         self.emitted: list[Event] = [] if emitted is None else emitted
         self.run_id, self.conversation_id, self.crew = state.run_id, state.conversation_id, state.crew
         self.limits, self.parameters, self.metadata = state.limits, state.parameters, state.metadata
+        self.overrides = state.overrides
+        self.prepared, self.preparation, self.payloads = state.prepared, state.preparation, state.payloads
         self.inherited_messages, self.parent_run, self.turn = state.inherited_messages, state.parent_run, state.turn
-        self.agent, self.counters = state.agent, state.counters
+        self.agent, self.counters, self.sequence = state.agent, state.counters, state.sequence
         self.next: Next = state.next
         self.history: History = state.history
         self.transcript = state.transcript
@@ -63,10 +67,10 @@ class Step:
         self.billed_until, self.warnings_sent = state.billed_until, state.warnings_sent
         self.active_seconds, self.last_event_at = state.active_seconds, state.last_event_at
         self.children: dict[str, RunState] = state.children
-        self.branches, self.in_doubt = state.branches, state.in_doubt
+        self.branches, self.in_doubt, self.unchecked_input = state.branches, state.in_doubt, state.unchecked_input
         self.failure: Failure | None = state.failure
         self.next_before_failure: Next | None = state.next_before_failure
-        self.fingerprint, self.traceparent, self.sequence = state.fingerprint, state.traceparent, state.sequence
+        self.fingerprint, self.traceparent, self.driver = state.fingerprint, state.traceparent, state.driver
 
     def freeze(self) -> RunState:
         """The state that this step leads to."""
@@ -99,8 +103,14 @@ class Step:
             failure=self.failure,
             next_before_failure=self.next_before_failure,
             metadata=self.metadata,
+            unchecked_input=self.unchecked_input,
+            prepared=self.prepared,
+            preparation=self.preparation,
+            payloads=self.payloads,
+            overrides=self.overrides,
             fingerprint=self.fingerprint,
             traceparent=self.traceparent,
+            driver=self.driver,
         )
 
     def child_step(self, child: RunState) -> Step:
@@ -157,11 +167,13 @@ class Step:
     @property
     def history_budget(self) -> HistoryBudget:
         """The bound of the history; for a policy that counts tokens, with the current agent's window."""
-        if not self.plan.budget.eager or self.agent not in self.plan.agents:
-            return self.plan.budget
+        budget = with_listed_touches(self.plan.budget, self) if self.prepared else self.plan.budget
+
+        if not budget.eager or self.agent not in self.plan.agents:
+            return budget
 
         tokens = self.token_budget
-        return fast_replace(self.plan.budget, window=tokens.window, overhead_tokens=tokens.overhead_tokens)
+        return fast_replace(budget, window=tokens.window, overhead_tokens=tokens.overhead_tokens)
 
     def append(self, message: Message, tokens: int | None = None, *, shown: Message | None = None) -> None:
         """Append a message to transcript and history; `shown` is the part of it that the history holds, if not all."""
@@ -176,6 +188,11 @@ class Step:
         """Append the input of a run, its goal last, and prune once."""
         entries = [self._record(m, n, None) for m, n in zip(messages, tokens, strict=True)]
         self._append(fast_replace(self.history, goal=messages[-1].id), entries)
+
+    def append_refused_input(self, messages: tuple[Message, ...], tokens: tuple[int, ...]) -> None:
+        """Keep an input that is refused in the transcript; no model sees it."""
+        for message, counted in zip(messages, tokens, strict=True):
+            self._record(message, counted, None)
 
     def _append(self, history: History, entries: Sequence[HistoryEntry]) -> None:
         """Append to the history. Where the policy fails, the oldest messages leave, so that nothing is lost."""
@@ -239,7 +256,13 @@ class Step:
 
         groups = (*decision.kept, *decision.evicted)
         before = sum([g.size for g in groups])
-        self._note_for_summary(decision)
+        self.pending_summary = note_evicted_messages(
+            self.pending_summary,
+            decision,
+            policy_summarizes=self.plan.options.summarizes,
+            compresses=self.parameters.compression_strategy is not None,
+            is_after_summary=isinstance(self.transcript[-1], SummaryMessage),
+        )
 
         if self.plan.view_summarizers:
             self._note_for_view_summaries(decision)
@@ -285,34 +308,6 @@ class Step:
             tokens_before=pruning.tokens_before,
             tokens_after=pruning.tokens_after,
             where=where,
-        )
-
-    def _note_for_summary(self, decision: PruneDecision) -> None:
-        """Note the evicted messages that a summary has to cover."""
-        pending, policy_summarizes = self.pending_summary, self.plan.options.summarizes
-        # Messages that leave to make space for a summary are covered by the next one.
-        made_space = not decision.to_summarize and isinstance(self.transcript[-1], SummaryMessage)
-        evicted = [entry for g in decision.evicted for entry in g.entries]
-        to_cover = decision.to_summarize
-
-        if (made_space and policy_summarizes) or self.parameters.compression_strategy is not None:
-            verbatim = (entry.message for entry in evicted if not isinstance(entry.message, SystemMessage))
-            to_cover = tuple(dict.fromkeys((*to_cover, *(message.id for message in verbatim))))
-
-        waiting = tuple(dict.fromkeys((*pending.message_ids, *to_cover)))
-
-        if not decision.to_summarize and not policy_summarizes:
-            # An explicit compression covers them: the policy asks for no summary, so none is due without a strategy.
-            self.pending_summary = fast_replace(pending, message_ids=waiting) if to_cover else pending
-            return
-
-        wanted = set(to_cover)
-        self.pending_summary = fast_replace(
-            pending,
-            message_ids=waiting,
-            evicted_since_attempt=pending.evicted_since_attempt + sum(g.size for g in decision.evicted),
-            has_text=pending.has_text or any(has_text(e.message) for e in evicted if e.message.id in wanted),
-            evicted_since_request=(*pending.evicted_since_request, *evicted),
         )
 
     def _note_for_view_summaries(self, decision: PruneDecision) -> None:
@@ -380,14 +375,18 @@ class Step:
         limit: ReachedLimit | None = None,
         *,
         finish_reason: AnswerReason = "stop",
+        stop_text: str = "",
     ) -> None:
         """End the run. A failure of its last step becomes a warning: nothing is left that a resume could try again."""
         if self.failure is not None:
             self.emit(Warned, text=f"The run ended, although its last step failed: {self.failure.text}")
             self.failure = None
 
-        output = self.plan.output_text(self.agent, output)
-        self.next = Finished(stop_reason=stop_reason, output=output, limit=limit, finish_reason=finish_reason)
+        is_unchecked = stop_reason != "completed" and checks_output(self.plan, self)
+        output = "" if is_unchecked else self.plan.output_text(self.agent, output)
+        self.next = Finished(
+            stop_reason=stop_reason, output=output, limit=limit, finish_reason=finish_reason, stop_text=stop_text
+        )
 
     def last_reply_text(self) -> str:
         """The newest text that an agent of this run wrote."""

@@ -6,14 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import ValidationError
-
 from crew.agents.agent import AgentTool, Handoff
-from crew.errors import describe
+from crew.agents.handoff_tools import parse_payload, passed_text
 from crew.fast_replace import fast_replace
 from crew.history.handoff_filters import apply_handoff
 from crew.history.history import History
-from crew.history.tokens import TOKENS_PER_MESSAGE, estimate_tokens
+from crew.history.tokens import TOKENS_PER_MESSAGE, estimate_message_tokens, estimate_tokens
 from crew.history.view import View
 from crew.message_rules.profiles import STRICTEST
 from crew.messages import (
@@ -27,9 +25,11 @@ from crew.messages import (
     UserMessage,
 )
 from crew.runs.events import AgentStarted, BranchStarted, CallsDeclined, HandedOff, ToolReturned
-from crew.runs.state import AskModel, CallInDoubt, CallTools, Finished, OpenCall, RunBranches
-from crew.tools.schema import explain_arguments
+from crew.runs.open_calls import OpenCall
+from crew.runs.state import AskModel, CallInDoubt, CallTools, CheckInput, Finished, HandoffPayload, RunBranches
+from crew.tools.schema import InvalidArguments
 from crew.tools.tool import truncate_middle
+from crew.transitions.activation import activate_agent
 from crew.transitions.before_request import ask_model_next
 from crew.transitions.branches import (
     MAX_JOIN_CHARS,
@@ -40,6 +40,8 @@ from crew.transitions.branches import (
     share_limits,
     start_branches,
 )
+from crew.transitions.checks import agent_checks, pending_checks
+from crew.transitions.choices import group_items, payload_result
 from crew.transitions.plan import Toolkit
 from crew.transitions.step import USER_ERRORS, Step
 
@@ -47,7 +49,7 @@ from crew.transitions.step import USER_ERRORS, Step
 def _start_called_agent(step: Step, open: OpenCall, agent_tool: AgentTool, siblings: int) -> None:
     """Start the run of an agent that is called as a tool, with the request as its goal."""
     call = open.call
-    request = _agent_request(call)
+    request = _agent_request(open.effective_call)
 
     if request is None:
         text = 'The arguments are not valid: expected {"request": "…"} with a text that is not blank.'
@@ -60,8 +62,19 @@ def _start_called_agent(step: Step, open: OpenCall, agent_tool: AgentTool, sibli
     step.emit(BranchStarted, branch=child.run_id, tool=call.name, call_id=call.id)
     started = step.child_step(child)
     started.emit(AgentStarted)
-    started.append(UserMessage(request, id=started.history.goal, time=step.event.at))
-    ask_model_next(started)
+    goal, checks = (
+        UserMessage(request, id=started.history.goal, time=step.event.at),
+        agent_checks(step.plan, started.agent),
+    )
+    started.unchecked_input = tuple(one.name for one in checks.parallel)
+
+    if checks.input:
+        names, tokens = tuple(one.name for one in checks.input), estimate_message_tokens(goal)
+        started.next = CheckInput(guardrails=names, messages=(goal,), tokens=(tokens,))
+    else:
+        started.append(goal)
+        activate_agent(started, checks_input=False)
+
     step.set_child(open.child_key, started.freeze())
     step.set_call(fast_replace(open, status="child"))
 
@@ -110,15 +123,24 @@ def open_calls(step: Step, reply: AssistantMessage, tokens: int) -> None:
         )
 
     step.append(reply, tokens, shown=shown)
-    handoff_call_id, results = _choose_handoff(accepted, toolkit)
+    handoff_call_id, results = _choose_handoff(step, accepted, toolkit)
     calls = tuple(_open_call(call, keys[call.id], results.get(call.id)) for call in accepted)
     step.next = CallTools(calls=calls, handoff_call_id=handoff_call_id, declined=declined)
-    called_agents = [open for open in calls if open.call.name in toolkit.agents]
-
-    for open in called_agents:
-        _start_called_agent(step, open, toolkit.agents[open.call.name], len(called_agents))
-
+    start_called_agents(step)
     finish_if_all_returned(step)
+
+
+def start_called_agents(step: Step) -> None:
+    """Start the agents that are called as tools and may start: guardrails may have to check their calls first."""
+    if not isinstance(step.next, CallTools):
+        return
+
+    agents = step.plan.toolkits[step.agent].agents
+    calls = [open for open in step.next.calls if open.call.name in agents]
+
+    for open in calls:
+        if open.status == "ready" and not pending_checks(step.plan, step.agent, open):
+            _start_called_agent(step, open, agents[open.call.name], len(calls))
 
 
 def _open_call(call: ToolCall, key: str, result: ToolResult | None) -> OpenCall:
@@ -176,8 +198,11 @@ def _without_items_of(data: ProviderData | None, calls: Sequence[ToolCall], kept
     return data and fast_replace(data, items=tuple(item for item in data.items if item.get("call_id") not in gone))
 
 
-def _choose_handoff(calls: Sequence[ToolCall], toolkit: Toolkit) -> tuple[str, dict[str, ToolResult]]:
-    """The id of the call that hands the work off (the first valid one), and a result for every handoff call."""
+def _choose_handoff(step: Step, calls: Sequence[ToolCall], toolkit: Toolkit) -> tuple[str, dict[str, ToolResult]]:
+    """The id of the call that hands the work off (the first valid one), and a result for every handoff call.
+
+    A handoff with `on_handoff` has no result before that function has returned, unless it can't happen.
+    """
     handoff_call_id = ""
     results: dict[str, ToolResult] = {}
 
@@ -190,26 +215,26 @@ def _choose_handoff(calls: Sequence[ToolCall], toolkit: Toolkit) -> tuple[str, d
         if not problem and handoff_call_id:
             problem = "Not done: a reply can hand off once, and another handoff came first."
 
-        text = problem or f"Control passes to {toolkit.handoffs[call.name].target}."
+        handoff_call_id = handoff_call_id or ("" if problem else call.id)
+
+        if not problem and call.name in toolkit.tools and not _is_at_handoff_limit(step):
+            continue
+
+        text = problem or passed_text(toolkit.handoffs[call.name])
         outcome: Literal["ok", "error"] = "error" if problem else "ok"
         results[call.id] = ToolResult(call_id=call.id, name=call.name, text=text, outcome=outcome)
-        handoff_call_id = handoff_call_id or ("" if problem else call.id)
 
     return handoff_call_id, results
 
 
 def _payload_problem(handoff: Handoff, call: ToolCall) -> str:
     try:
-        if handoff.payload is not None:
-            handoff.payload.model_validate_json(call.arguments or "{}")
-        else:
-            json.loads(call.arguments or "{}")
-    except ValidationError as error:
-        return explain_arguments(error)
+        json.loads(call.arguments or "{}")
+        parse_payload(handoff.payload, call.arguments)
+    except InvalidArguments as error:
+        return str(error)
     except ValueError as error:
-        return f"The arguments are not valid: {error}. Call the tool again with arguments that match its schema."
-    except Exception as error:  # a validator of the payload may raise anything
-        return f"The arguments are not valid: {describe(error)}"
+        return str(InvalidArguments(str(error)))
 
     return ""
 
@@ -223,11 +248,14 @@ def on_tool_returned(step: Step, event: ToolReturned) -> None:
 def record_result(step: Step, result: ToolResult, tokens: int = 0) -> None:
     """Store the result of a call, with its token count."""
     open = next(open for open in step.open_calls.calls if open.call.id == result.call_id)
-    step.count_tool(result.name, is_error=result.outcome != "ok")
+    step.count_tool(result.name, is_error=result.outcome not in ("ok", "retry"))
     step.set_call(fast_replace(open, status="done", result=result, tokens=tokens))
 
+    if open.call.id == step.open_calls.handoff_call_id and result.outcome != "ok":
+        step.next = fast_replace(step.open_calls, handoff_call_id="")  # `on_handoff` failed: control stays
+
     if result.outcome == "unknown":
-        doubt = CallInDoubt(key=open.key, run_id=step.run_id, agent=step.agent, call=open.call)
+        doubt = CallInDoubt(key=open.key, run_id=step.run_id, agent=step.agent, call=open.effective_call)
         step.in_doubt = (*step.in_doubt, doubt)
 
 
@@ -265,34 +293,55 @@ def collect_results(now: CallTools) -> tuple[ToolMessage, int]:
 def hand_off(step: Step, call: ToolCall) -> None:
     """Pass control to the target of this call, which is in the newest reply; a failing filter leaves it to a resume."""
     handoff = step.plan.toolkits[step.agent].handoffs[call.name]
-    limit = step.limits.handoffs
 
-    if limit is not None and step.counters.handoffs >= limit:
-        step.stop_at_limit("handoffs", limit)
+    if _is_at_handoff_limit(step):
+        step.stop_at_limit("handoffs", step.limits.handoffs or 0)
         return
 
     start = step.history.entries[-2].position
     group = step.plan.groups.get(handoff.target)
     view = View() if group is not None else step.views.get(handoff.target, View())
 
+    items: tuple[str, ...] | None = None
+
     try:
         view = apply_handoff(view, step.history, start, handoff.history)
-    except USER_ERRORS as error:  # the filter is user code
+
+        if group is not None and group.items is not None:
+            items = group_items(group, payload_result(step, _payload(handoff, call)))
+    except USER_ERRORS as error:  # the filter, and the function of the items, are user code
         step.fail(error)
         step.next = AskModel(handoff=call.name)
         return
 
     step.counters = fast_replace(step.counters, handoffs=step.counters.handoffs + 1)
     step.emit(HandedOff, target=handoff.target, call_id=call.id)
+    _pass_payload(step, handoff, call)
 
     if group is not None:
-        start_branches(step, group, view)
+        start_branches(step, group, view, items)
         return
 
     step.agent = handoff.target
     step.views = {**step.views, handoff.target: view}
     step.emit(AgentStarted)
-    ask_model_next(step)
+    activate_agent(step)
+
+
+def _is_at_handoff_limit(step: Step) -> bool:
+    return step.limits.handoffs is not None and step.counters.handoffs >= step.limits.handoffs
+
+
+def _pass_payload(step: Step, handoff: Handoff, call: ToolCall) -> None:
+    """Keep the payload for the target; a handoff without one ends that of an earlier handoff."""
+    others = {name: payload for name, payload in step.payloads.items() if name != handoff.target}
+    payload = HandoffPayload(sender=step.agent, tool=call.name, arguments=call.arguments or "{}")
+    step.payloads = others if handoff.payload is None else {**others, handoff.target: payload}
+
+
+def _payload(handoff: Handoff, call: ToolCall) -> object:
+    """The payload of an accepted handoff."""
+    return None if handoff.payload is None else handoff.payload.model_validate_json(call.arguments or "{}")
 
 
 def on_child_changed(step: Step, key: str) -> None:

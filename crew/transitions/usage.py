@@ -6,6 +6,7 @@ from typing import Literal
 
 from crew.fast_replace import fast_replace
 from crew.history.history import History
+from crew.history.request_head import head_change
 from crew.history.token_budget import BilledTokens, Calibration, calibrate, scale_overheads
 from crew.history.view import View
 from crew.history.view_summaries import recount_summaries
@@ -14,6 +15,7 @@ from crew.messages import add_costs
 from crew.runs.events import Replied
 from crew.runs.state import request_view
 from crew.transitions.plan import with_token_budget
+from crew.transitions.prepared_agents import current_head
 from crew.transitions.step import Step
 
 _SHORT_REPLY_TOKENS = 64
@@ -29,7 +31,7 @@ def learn_from_bill(step: Step, event: Replied) -> int:
     name = step.agent
     view = step.views.get(name, View())
     content = request_view(step)
-    token_budget = step.token_budget
+    token_budget, head = step.token_budget, current_head(step.plan, step)
     calibration = step.calibrations.get(token_budget.model, Calibration())
     appended, billed = step.counters.tokens_appended, event.usage.input_tokens
 
@@ -47,6 +49,7 @@ def learn_from_bill(step: Step, event: Replied) -> int:
             turn=view.turn + 1,
             last_request=content.codes,
             last_model=token_budget.model,
+            last_head=head,
             last_tokens_appended=appended,
             moved_by="",
             overflow_count=0,
@@ -56,7 +59,9 @@ def learn_from_bill(step: Step, event: Replied) -> int:
     if billed:
         prefix: Literal["held", "moved", "first"] = "moved"
 
-        if not view.last_request or view.last_model != token_budget.model:
+        is_other = view.last_model != token_budget.model or head_change(view.last_head, head)
+
+        if not view.last_request or is_other:
             prefix = "first"
         elif content.codes[: len(view.last_request)] == view.last_request:
             prefix = "held"
