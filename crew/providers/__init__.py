@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from crew.providers.openai_chat import OpenAIChat
     from crew.providers.openai_responses import OpenAIResponses
     from crew.providers.pool import ProviderPool
+    from crew.providers.rate_limits import RateLimit, RateLimiter
     from crew.providers.retrying import Retrying
     from crew.providers.scripted import ScriptedProvider, call
 else:
@@ -21,6 +22,7 @@ else:
             "crew.providers.openai_chat": "OpenAIChat",
             "crew.providers.openai_responses": "OpenAIResponses",
             "crew.providers.pool": "ProviderPool",
+            "crew.providers.rate_limits": "RateLimit RateLimiter",
             "crew.providers.retrying": "Retrying",
             "crew.providers.scripted": "ScriptedProvider call",
         },
@@ -31,6 +33,8 @@ __all__ = [
     "OpenAIChat",
     "OpenAIResponses",
     "ProviderPool",
+    "RateLimit",
+    "RateLimiter",
     "RetryPolicy",
     "Retrying",
     "ScriptedProvider",

@@ -111,6 +111,12 @@ def check_anthropic_settings(settings: ModelSettings, profile: Profile, model: s
             "temperature= and thinking_tokens= exclude each other on this model: omit one of them.",
         )
 
+    if settings.thinking_tokens is not None and settings.top_k is not None:
+        raise DefinitionError(
+            f"Settings of {model!r} (profile {profile.name!r})",
+            "top_k= and thinking_tokens= exclude each other on this model: omit one of them.",
+        )
+
     if settings.thinking_tokens is not None and settings.thinking_tokens < 1024:
         raise DefinitionError(
             f"Settings of {model!r} (profile {profile.name!r})",
@@ -148,8 +154,11 @@ def _settings(settings: ModelSettings, profile: Profile, default_output: int, *,
         {
             "max_tokens": limit,
             "temperature": None if thinks else settings.temperature,
+            "top_p": settings.top_p,
+            "top_k": settings.top_k,
             "thinking": thinking,
             "stop_sequences": list(settings.stop) or None,
+            **(settings.extra_body or {}),
         }
     )
 

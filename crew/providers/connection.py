@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from crew.providers.sdk_clients import SDKClient
 from crew.providers.wire import JSONObject, ModelId, parse_json
 
 T = TypeVar("T")
+Headers = Mapping[str, str] | None
 _QUOTED_CHARS = 120
 
 
@@ -49,10 +50,10 @@ class Connection:
         self._provider, self._model = model_id
         self._clients: dict[asyncio.AbstractEventLoop, LoopClient] = {}
 
-    async def send(self, body: bytes, decode: Callable[[JSONObject], T]) -> T:
-        """Post a body and decode the JSON of the response."""
+    async def send(self, body: bytes, decode: Callable[[JSONObject], T], headers: Headers = None) -> T:
+        """Post a body, with additional headers, and decode the JSON of the response."""
         async with self._client() as sdk:
-            return self._decode(sdk, (await sdk.post(self._endpoint, body)).content, decode)
+            return self._decode(sdk, (await sdk.post(self._endpoint, body, headers)).content, decode)
 
     async def stream(
         self,
@@ -60,13 +61,14 @@ class Connection:
         on_event: Callable[[JSONObject], None],
         finish: Callable[[], T],
         decode: Callable[[JSONObject], T],
+        headers: Headers = None,
     ) -> T:
         """Post a body, pass each event of the response to `on_event`, and return the result of `finish`.
 
         A response that is one JSON object instead of a stream is decoded as in `send`.
         """
         async with self._client() as sdk:
-            events = await sdk.open_stream(self._endpoint, body)
+            events = await sdk.open_stream(self._endpoint, body, headers)
 
             try:
                 if events.response.headers.get("content-type", "").startswith("application/json"):

@@ -40,6 +40,7 @@ from crew.providers.wire import (
     reply_id,
     reply_text,
     result_text,
+    sampling_members,
     summary_text,
     to_json_bytes,
 )
@@ -123,11 +124,10 @@ def _settings(request: ModelRequest, profile: Profile) -> list[bytes]:
     settings = request.settings
     members: dict[str, object] = {
         profile.output_limit_field: settings.max_output_tokens,
-        "temperature": settings.temperature,
         # `reasoning="none"` is accepted for every model, and not sent to those without reasoning.
         "reasoning_effort": settings.reasoning if "reasoning" in profile.known_settings else None,
         "stop": list(settings.stop) or None,
-        "seed": settings.seed,
+        **sampling_members(settings),
     }
 
     if request.tools:
@@ -136,7 +136,7 @@ def _settings(request: ModelRequest, profile: Profile) -> list[bytes]:
         members["tool_choice"] = choice if is_mode else {"type": "function", "function": {"name": choice}}
         members["parallel_tool_calls"] = settings.parallel_tool_calls
 
-    return json_members(members)
+    return [*json_members(members), *json_members(settings.extra_body or {})]
 
 
 def _response_format(output: OutputSpec) -> bytes:

@@ -120,6 +120,7 @@ def _settings(request: ModelRequest, profile: Profile) -> list[bytes]:
     members: dict[str, object] = {
         "max_output_tokens": settings.max_output_tokens,
         "temperature": settings.temperature,
+        "top_p": settings.top_p,
         "reasoning": {"effort": effort} if effort is not None else None,
     }
 
@@ -129,7 +130,7 @@ def _settings(request: ModelRequest, profile: Profile) -> list[bytes]:
         members["tool_choice"] = choice if is_mode else {"type": "function", "name": choice}
         members["parallel_tool_calls"] = settings.parallel_tool_calls
 
-    return json_members(members)
+    return [*json_members(members), *json_members(settings.extra_body or {})]
 
 
 def _text_format(output: OutputSpec) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from crew import providers
 from crew.errors import DefinitionError, suggest
 from crew.interfaces import AsyncClosable, ChecksSettings, ModelSettings, Provider, RemoteProvider, RetryPolicy
+from crew.providers.rate_limits import Limited, ModelLimiter, RateLimit, RateLimiter
 from crew.providers.retrying import Retrying
 
 PROVIDER_FACTORIES: dict[str, Callable[[str], Provider]] = {
@@ -26,8 +28,8 @@ class ProviderPool:
     Protocol takes about 20 µs.
     """
 
-    def __init__(self, retry: RetryPolicy | None = None) -> None:
-        self._retry = retry or RetryPolicy()
+    def __init__(self, retry: RetryPolicy | None = None, limiter: RateLimiter | None = None) -> None:
+        self._retry, self._limiter = retry or RetryPolicy(), limiter
         self._created: dict[str, Provider] = {}
         self._given: dict[int, Provider] = {}
         self._with_policy: dict[tuple[str | int, RetryPolicy | None], Provider] = {}
@@ -68,10 +70,16 @@ class ProviderPool:
         return self._created[model]
 
     def _with_retries(self, provider: Provider, retry: RetryPolicy | None) -> Provider:
-        if isinstance(provider, Retrying) or (retry is None and not isinstance(provider, RemoteProvider)):
-            return provider
+        names = () if self._limiter is None else self._limiter.names_for(provider)
+        limits = None if self._limiter is None or not names else ModelLimiter(self._limiter, names)
 
-        return Retrying(provider, policy=retry or self._retry)
+        if isinstance(provider, Retrying):
+            return provider if limits is None else replace(provider, limits=limits)
+
+        if retry is None and not isinstance(provider, RemoteProvider):
+            return provider if limits is None else Limited(provider, limits)
+
+        return Retrying(provider, policy=retry or self._retry, limits=limits)
 
     async def aclose(self) -> None:
         """Close the connections of all providers; the next run opens new ones."""
@@ -81,6 +89,16 @@ class ProviderPool:
         for provider in (*self._created.values(), *given):
             if isinstance(provider, AsyncClosable):
                 await provider.aclose()
+
+
+def limiter_for(limits: Mapping[str, RateLimit] | RateLimiter | None, models: Iterable[object]) -> RateLimiter | None:
+    """The limiter of an executor with these models. Raises `DefinitionError` for a limit that applies to none."""
+    if limits is None:
+        return None
+
+    limiter = limits if isinstance(limits, RateLimiter) else RateLimiter(limits)
+    limiter.check_providers([*PROVIDER_FACTORIES, *(model.name for model in models if isinstance(model, Provider))])
+    return limiter
 
 
 def model_name_problem(model: str) -> str:

@@ -23,6 +23,7 @@ from crew.interfaces import (
     RetryAttempt,
     RetryPolicy,
 )
+from crew.providers.rate_limits import ModelLimiter
 
 UNREACHABLE_ATTEMPTS = 4
 """The attempts to reach a server that never answered: some 4 seconds with the default waits."""
@@ -33,6 +34,7 @@ class Retrying:
     """A `RemoteProvider` that wraps any provider and repeats requests that fail with Unavailable or MalformedReply.
 
     A server that never answered and can't be reached is given up after a few attempts: its address may be wrong.
+    `limits` let each attempt wait for the rate limits; that wait does not count in the deadline.
     `random`, `sleep` and `clock` are replaceable for tests.
     """
 
@@ -41,6 +43,7 @@ class Retrying:
     random: Callable[[], float] = random.random
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     clock: Callable[[], float] = time.monotonic
+    limits: ModelLimiter | None = None
     _answered: bool = field(default=False, init=False, repr=False)
 
     @property
@@ -76,12 +79,22 @@ class Retrying:
 
         while True:
             deltas = _DeltaTracker(on_delta) if on_delta is not None else None
+            began = self.clock()
+            ticket = None if self.limits is None else await self.limits.admit(request)
+            end += self.clock() - began
 
             try:
                 reply = await self._attempt(request, deltas, end)
                 self._answered = True
+
+                if self.limits is not None and ticket is not None:
+                    self.limits.replied(ticket, reply)
+
                 return reply
             except (Unavailable, MalformedReply) as error:
+                if ticket is not None:
+                    ticket.failed(error)
+
                 if not isinstance(error, Unreachable):
                     self._answered = True
 

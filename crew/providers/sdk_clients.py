@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
@@ -59,8 +60,8 @@ class SDKClient:
     has_fixed_key: bool = True
     _heads: dict[str, _RequestHead] = field(default_factory=dict, repr=False)
 
-    async def post(self, endpoint: str, body: bytes) -> httpx2.Response:
-        """Post a rendered body and return the whole response; raises the SDK's errors.
+    async def post(self, endpoint: str, body: bytes, headers: Mapping[str, str] | None = None) -> httpx2.Response:
+        """Post a rendered body, with additional headers, and return the whole response; raises the SDK's errors.
 
         The SDK's `post` takes as long as the rest of a call. So once two of its requests had the same head, the next
         ones go to its HTTP client with that head. The SDK still makes the errors, from what the HTTP client returned.
@@ -70,14 +71,19 @@ class SDKClient:
         head = self._heads.get(endpoint)
 
         if head is None or not head.is_confirmed:
-            response: httpx2.Response = await _post(self.client, self._url(endpoint), body)
-            self._note_head(endpoint, response)
+            response: httpx2.Response = await _post(self.client, self._url(endpoint), body, headers)
+
+            if not headers:
+                self._note_head(endpoint, response)  # another request may have no additional headers, or others
+
             return response
 
         failure: Exception | None = None
+        request = head.with_body(body)
+        request.headers.update(headers or {})
 
         try:
-            response = await self.http_client.send(head.with_body(body))
+            response = await self.http_client.send(request)
         except Exception as error:  # the SDK decides which errors it wraps
             failure = error
         else:
@@ -109,13 +115,13 @@ class SDKClient:
         head = _RequestHead(request.url, headers, request.extensions)
         self._heads[endpoint] = head._replace(is_confirmed=known is not None and known[:3] == head[:3])
 
-    async def open_stream(self, endpoint: str, body: bytes) -> Any:
-        """Post a rendered body and return the SDK's stream of events; raises the SDK's errors."""
+    async def open_stream(self, endpoint: str, body: bytes, headers: Mapping[str, str] | None = None) -> Any:
+        """Post a rendered body, with additional headers, and return the SDK's stream of events; raises its errors."""
         return await self.client.post(
             self._url(endpoint),
             content=body,
             cast_to=object,
-            options=_OPTIONS,
+            options=_options(headers),
             stream=True,
             stream_cls=self.module.AsyncStream[object],
         )
@@ -135,10 +141,15 @@ class SDKClient:
         return text.replace(self.api_key, "[key]") if self.api_key else text
 
 
-async def _post(client: Any, url: str, body: bytes) -> Any:
+async def _post(client: Any, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Any:
     import httpx2
 
-    return await client.post(url, content=body, cast_to=httpx2.Response, options=_OPTIONS)
+    return await client.post(url, content=body, cast_to=httpx2.Response, options=_options(headers))
+
+
+def _options(headers: Mapping[str, str] | None) -> Any:
+    """The options of a request with these additional headers."""
+    return {"headers": {**_OPTIONS["headers"], **headers}} if headers else _OPTIONS
 
 
 @cache

@@ -89,7 +89,7 @@ class SDKProvider(ABC):
             return self._check(self._decode(answer))
 
         if on_delta is None:
-            return await self._connection.send(body, decode)
+            return await self._connection.send(body, decode, request.settings.extra_headers)
 
         decoder = self._stream_decoder(on_delta)
 
@@ -99,7 +99,7 @@ class SDKProvider(ABC):
 
             return self._check(decoder.reply())
 
-        return await self._connection.stream(body, decoder.add, finish, decode)
+        return await self._connection.stream(body, decoder.add, finish, decode, request.settings.extra_headers)
 
     def _check(self, reply: ModelReply) -> ModelReply:
         return check_reply(reply, provider=self.name, model=self.model)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from crew.errors import ContentRefused, MalformedReply, abbreviate
-from crew.interfaces import ModelRequest
+from crew.interfaces import ModelRequest, ModelSettings
 from crew.message_rules.reply_checks import check_usage
 from crew.messages import (
     SUMMARY_HEADING,
@@ -71,6 +71,18 @@ def json_member(name: str, value: object) -> bytes:
 def json_members(members: Mapping[str, object]) -> list[bytes]:
     """Encode the members that are not None, each with a leading comma."""
     return [json_member(name, value) for name, value in members.items() if value is not None]
+
+
+def sampling_members(settings: ModelSettings) -> dict[str, object]:
+    """The settings that Chat Completions knows under the names that they have here."""
+    return {
+        "temperature": settings.temperature,
+        "seed": settings.seed,
+        "top_p": settings.top_p,
+        "top_k": settings.top_k,
+        "frequency_penalty": settings.frequency_penalty,
+        "presence_penalty": settings.presence_penalty,
+    }
 
 
 def cached_bytes(value: C, key: str, render: Callable[[C], bytes]) -> bytes:
