@@ -6,11 +6,13 @@ from crew.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from crew.agents.agent import Agent, Parallel, Quorum, Route, handoff
+    from crew.agents.choice import NodeResult, choose
     from crew.agents.crew import Crew
     from crew.errors import CrewError, RunError
     from crew.executor import CrewExecutor
     from crew.interfaces import Chunked, FromTimestamp, LastNMessages, WholeHistory, WholeHistoryMultipleSystemMessages
     from crew.providers.scripted import ScriptedProvider, call
+    from crew.runs.answers import Approve, Refuse
     from crew.runs.interfaces import RunInfo
     from crew.runs.parameters import Limits, RequestParameters
     from crew.runs.result import RunResult
@@ -18,30 +20,37 @@ if TYPE_CHECKING:
     from crew.tools.context import Context
     from crew.tools.recall_tool import recall
     from crew.tools.tool import tool
+    from crew.tools.tool_exceptions import StopRun, ToolRetry
+    from crew.tools.toolset import toolset
     from crew.validation.validator import InputValidator
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "crew.agents.agent": "Agent Parallel Quorum Route handoff",
+            "crew.agents.choice": "NodeResult choose",
             "crew.agents.crew": "Crew",
             "crew.errors": "CrewError RunError",
             "crew.executor": "CrewExecutor",
             "crew.interfaces": "Chunked FromTimestamp LastNMessages WholeHistory WholeHistoryMultipleSystemMessages",
             "crew.providers.scripted": "ScriptedProvider call",
+            "crew.runs.answers": "Approve Refuse",
             "crew.runs.interfaces": "RunInfo",
             "crew.runs.parameters": "Limits RequestParameters",
             "crew.runs.result": "RunResult",
             "crew.simulator.simulate": "simulate",
             "crew.tools.context": "Context",
             "crew.tools.recall_tool": "recall",
+            "crew.tools.tool_exceptions": "StopRun ToolRetry",
             "crew.tools.tool": "tool",
+            "crew.tools.toolset": "toolset",
             "crew.validation.validator": "InputValidator",
         },
     )
 
 __all__ = [
     "Agent",
+    "Approve",
     "Chunked",
     "Context",
     "Crew",
@@ -51,19 +60,25 @@ __all__ = [
     "InputValidator",
     "LastNMessages",
     "Limits",
+    "NodeResult",
     "Parallel",
     "Quorum",
+    "Refuse",
     "RequestParameters",
     "Route",
     "RunError",
     "RunInfo",
     "RunResult",
     "ScriptedProvider",
+    "StopRun",
+    "ToolRetry",
     "WholeHistory",
     "WholeHistoryMultipleSystemMessages",
     "call",
+    "choose",
     "handoff",
     "recall",
     "simulate",
     "tool",
+    "toolset",
 ]

@@ -54,6 +54,7 @@ class SummaryRequest:
 async def make_summary(run: ActiveRun, state: RunState, now: Compact) -> None:
     """Ask for one summary and record the outcome."""
     summary_request = build_summary_request(run, state, now)
+    began = run.monotonic()
     cause: BaseException | None = None
     provider, model = (
         (summary_request.provider.name, summary_request.provider.model) if summary_request.provider else ("", "")
@@ -77,6 +78,7 @@ async def make_summary(run: ActiveRun, state: RunState, now: Compact) -> None:
             usage=usage,
             provider=provider,
             model=answered or model,
+            seconds=max(0.0, run.monotonic() - began),
         )
     )
     current = find_run(run.state, state.run_id)

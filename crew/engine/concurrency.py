@@ -75,6 +75,19 @@ async def wait_until_done(task: asyncio.Future[Any]) -> bool:
     return cancelled
 
 
+async def acquire_lock(lock: asyncio.Lock) -> bool:
+    """Acquire a lock, even if the wait is cancelled; returns whether it was."""
+    cancelled = False
+
+    while True:
+        try:
+            await lock.acquire()
+        except asyncio.CancelledError:
+            cancelled = True
+        else:
+            return cancelled
+
+
 GRACE_SECONDS = 5.0
 """How long a cancelled tool or provider may take to end. Then the run continues without it."""
 
@@ -133,17 +146,27 @@ async def _stop(task: asyncio.Future[Any], on_abandoned: OnAbandoned) -> None:
 
 async def cancel_and_wait(task: asyncio.Task[object]) -> None:
     """Cancel a task, of this event loop or of another thread's, and wait for its end."""
+    loop = task.get_loop()
+
+    if loop is asyncio.get_running_loop():
+        task.cancel()
+    elif not loop.is_closed():
+        loop.call_soon_threadsafe(task.cancel)
+
+    await wait_for_end(task)
+
+
+async def wait_for_end(task: asyncio.Task[object]) -> None:
+    """Wait for the end of a task, of this event loop or of another thread's."""
     here, loop, done = asyncio.get_running_loop(), task.get_loop(), asyncio.Event()
 
-    def cancel() -> None:
+    def watch() -> None:
         task.add_done_callback(lambda _: here.call_soon_threadsafe(done.set))
-        task.cancel()
 
     if loop is here:
-        task.cancel()
         await asyncio.wait([task])
     elif not loop.is_closed():
-        loop.call_soon_threadsafe(cancel)
+        loop.call_soon_threadsafe(watch)
         await done.wait()
 
 

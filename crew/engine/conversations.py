@@ -12,7 +12,7 @@ from typing import Literal
 
 from crew.errors import ConversationBusy, ConversationPaused, InvalidInput, StoreError, UnknownRun, Violation, describe
 from crew.messages import Message
-from crew.runs.interfaces import ConversationStore, RunReader, RunStore, StoredRun, StoredRunInfo
+from crew.runs.interfaces import PRINCIPAL_KEY, ConversationStore, RunReader, RunStore, StoredRun, StoredRunInfo
 from crew.runs.result import RunResult
 from crew.runs.state import Finished, Pause, RunState, is_blocked, pending_pauses
 
@@ -25,9 +25,13 @@ OnPaused = Literal["error", "cancel"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """The conversation of a new run, and what to do if its last turn is under way, or waits for an answer."""
+    """The conversation of a new run, and what to do if its last turn is under way, or waits for an answer.
+
+    `principal` is the one in the metadata of the run, if any.
+    """
 
     conversation_id: str
+    principal: object = None
     on_busy: OnBusy = "error"
     on_paused: OnPaused = "error"
 
@@ -62,7 +66,8 @@ class Claims:
     """
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _waiting: dict[tuple[int, str], deque[Waiter]] = field(default_factory=dict)
+    _turns: dict[tuple[int, str], deque[Waiter | None]] = field(default_factory=dict)
+    """By store and conversation: the turn that holds it, and those that wait; None for a turn that did not wait."""
 
     @asynccontextmanager
     async def claim(self, store: RunStore, turn: Turn) -> AsyncIterator[None]:
@@ -71,14 +76,14 @@ class Claims:
         waiter: Waiter | None = None
 
         with self._lock:
-            if key not in self._waiting:
-                self._waiting[key] = deque()
+            if key not in self._turns:
+                self._turns[key] = deque([None])
             elif turn.on_busy == "error":
                 raise ConversationBusy(turn.conversation_id)
             else:
                 loop = asyncio.get_running_loop()
                 waiter = (loop, loop.create_future())
-                self._waiting[key].append(waiter)
+                self._turns[key].append(waiter)
 
         try:
             if waiter is not None:
@@ -90,19 +95,31 @@ class Claims:
 
     def _release(self, key: tuple[int, str], waiter: Waiter | None) -> None:
         with self._lock:
-            waiting = self._waiting[key]
+            turns = self._turns.get(key, deque())
 
-            if waiter is not None and waiter in waiting:
-                waiting.remove(waiter)  # it was cancelled before it held the conversation
-                return
+            if waiter not in turns:
+                return  # its loop was closed while it waited
 
-            if not waiting:
-                del self._waiting[key]
-                return
+            is_holder = turns[0] is waiter
+            turns.remove(waiter)
 
-            loop, future = waiting.popleft()
+            if is_holder:
+                _admit_next(turns)
 
-        loop.call_soon_threadsafe(_wake, future)
+            if not turns:
+                self._turns.pop(key, None)
+
+
+def _admit_next(turns: deque[Waiter | None]) -> None:
+    """Wake the first turn; one whose event loop was closed is left out."""
+    while turns and (waiter := turns[0]) is not None:
+        loop, future = waiter
+
+        try:
+            loop.call_soon_threadsafe(_wake, future)
+            return
+        except RuntimeError:
+            turns.popleft()
 
 
 def _wake(waiting: asyncio.Future[None]) -> None:
@@ -159,6 +176,10 @@ class Conversations:
 
         if state.crew != self.crew:
             text = f"The conversation {id!r} belongs to the crew {state.crew!r}, not to {self.crew!r}. Use another id."
+            raise InvalidInput([Violation(rule="conversation", text=text, value=id)])
+
+        if state.metadata.get(PRINCIPAL_KEY) != turn.principal:
+            text = f"The conversation {id!r} belongs to another principal. Use another id."
             raise InvalidInput([Violation(rule="conversation", text=text, value=id)])
 
         if isinstance(state.next, Finished):

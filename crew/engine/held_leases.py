@@ -23,7 +23,7 @@ log = logging.getLogger("crew")
 Value = TypeVar("Value")
 
 POLL_SECONDS = 0.5
-"""How often the holder of a lease looks for requests to cancel its run."""
+"""How often the holder of a lease looks for requests to cancel its run, unless the store notifies it."""
 
 CANCEL_SECONDS = 15.0
 """How long `cancel` waits for the process that owns the run."""
@@ -64,10 +64,8 @@ async def _renew(leases: RunLeases, held: list[HeldLease]) -> None:
     kept = {one.run_id for one in await leases.renew([one.lease for one in held])}
 
     for one, until in zip(held, valid_until, strict=True):
-        if one.lease.run_id in kept:
-            one.valid_until = until
-        else:
-            one.is_lost = True
+        one.is_lost = one.lease.run_id not in kept
+        one.valid_until = one.valid_until if one.is_lost else until
 
 
 class _Renewal:
@@ -105,12 +103,12 @@ class _Renewal:
         seconds = min(POLL_SECONDS, self._leases.seconds / 3)
 
         while True:
-            await asyncio.sleep(seconds)
-
             try:
+                await self._leases.wait_for_requests(seconds)
                 await self.tick()
             except Exception as error:  # the store boundary: a lease that can't be renewed lapses
                 log.warning("The leases of runs can't be renewed: %s", describe(error))
+                await asyncio.sleep(seconds)
 
     async def tick(self) -> None:
         """Renew the leases if one is due, and cancel the runs whose cancellation was requested."""
@@ -149,12 +147,18 @@ class LeaseKeeper:
 
     @asynccontextmanager
     async def hold(
-        self, run_id: str, request_cancel: Callable[[], None], *, take_over: bool = False
+        self, run_id: str, request_cancel: Callable[[], None], *, is_new: bool = False, take_over: bool = False
     ) -> AsyncIterator[HeldLease]:
-        """Hold the lease of a run. Raises `RunActive` if another live process has it, unless `take_over`."""
+        """Hold the lease of a run. Raises `RunActive` if another live process has it, unless `take_over`.
+
+        The lease of a new run is not taken here: the first commit takes it.
+        """
         lease, leases = Lease(run_id=run_id, holder=this_holder(self._executor)), self._leases
         now = self._monotonic()
-        await _finish(_acquire(leases, lease, take_over=take_over))
+
+        if not is_new:
+            await _finish(_acquire(leases, lease, take_over=take_over))
+
         held = HeldLease(
             lease=lease,
             leases=leases,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from crew.engine.concurrency import is_failure, run_or_abandon
+from crew.engine.guardrail_step import ask_beside_checks
 from crew.engine.requests import build_request, build_request_manifest
 from crew.engine.run import ActiveRun
 from crew.errors import ContextTooLong, CrewError, MalformedReply, ProviderError, QuotaExceeded, Unavailable, describe
@@ -14,11 +15,12 @@ from crew.history.tokens import count_message_tokens
 from crew.history.view import View
 from crew.interfaces import ModelReply, ModelRequest, Provider
 from crew.message_rules.reply_checks import check_reply
-from crew.messages import AssistantMessage, Manifest, replace_surrogates, replace_surrogates_in_call
+from crew.messages import AssistantMessage, Manifest, Usage, replace_surrogates, replace_surrogates_in_call
 from crew.models import usage_cost
 from crew.runs.events import Asked, FellBack, Replied, TextDelta, TooLong, Warned
 from crew.runs.state import RunState, request_view
 from crew.secrets.scrubbing import ScrubbedDeltas
+from crew.transitions.checks import checks_output
 from crew.transitions.plan import Plan, token_budget_for
 
 
@@ -30,6 +32,7 @@ async def ask_model(run: ActiveRun, state: RunState) -> None:
     content = request_view(state)
     request, repairs = build_request(run, state, provider, content)
     manifest = build_request_manifest(run, state, content, repairs)
+    request = fast_replace(request, estimated_tokens=manifest.tokens_estimated)
     run.emit(
         Asked(
             run_id=state.run_id,
@@ -42,7 +45,7 @@ async def ask_model(run: ActiveRun, state: RunState) -> None:
     )
 
     try:
-        reply = await _call_provider(run, provider, request)
+        reply = await _ask(run, state, provider, request)
     except ContextTooLong as error:
         await run.record(
             TooLong(
@@ -56,8 +59,28 @@ async def ask_model(run: ActiveRun, state: RunState) -> None:
     except (Unavailable, MalformedReply, QuotaExceeded) as error:
         await _fall_back(run, state, provider, error)
     else:
-        saved = _cost_saved_by_pruning(run.plan, state, provider, reply, len(request.messages))
-        await run.record(_replied_event(run, state, provider, reply, manifest, saved))
+        if reply is None:
+            return  # a guardrail did not accept the input
+
+        unpruned = _bill_without_pruning(run.plan, state, reply, len(request.messages))
+        await run.record(_replied_event(run, state, provider, reply, manifest, unpruned))
+
+
+async def _ask(run: ActiveRun, state: RunState, provider: Provider, request: ModelRequest) -> ModelReply | None:
+    """The reply. What guardrails have to accept first is held back; None if they did not accept the input."""
+    holds_output = checks_output(run.plan, state)
+
+    if holds_output:
+        run.held_deltas.take(state.run_id)
+        run.held_deltas.hold(state.run_id)
+
+    asked = _call_provider(run, provider, request)
+    reply = await (asked if not state.unchecked_input else ask_beside_checks(run, state, asked))
+
+    if reply is not None and holds_output and reply.calls:
+        run.release_deltas(state.run_id)  # a text beside calls is no output
+
+    return reply
 
 
 async def _fall_back(run: ActiveRun, state: RunState, provider: Provider, error: ProviderError) -> None:
@@ -67,7 +90,7 @@ async def _fall_back(run: ActiveRun, state: RunState, provider: Provider, error:
     if backup is None or backup is provider:
         raise error
 
-    if run.wants_deltas:
+    if not run.held_deltas.restart(state.run_id) and run.wants_deltas:
         # The pieces of the failed reply are void: the backup starts again.
         run.emit(TextDelta(run_id=state.run_id, text="", channel="restart"))
 
@@ -76,7 +99,7 @@ async def _fall_back(run: ActiveRun, state: RunState, provider: Provider, error:
 
 
 def _replied_event(
-    run: ActiveRun, state: RunState, provider: Provider, reply: ModelReply, manifest: Manifest, saved: float | None
+    run: ActiveRun, state: RunState, provider: Provider, reply: ModelReply, manifest: Manifest, unpruned: Usage
 ) -> Replied:
     usage = reply.usage
     billed = fast_replace(
@@ -101,7 +124,8 @@ def _replied_event(
         finish_reason=reply.finish_reason,
         model=reply.model or provider.model,
         response_id=reply.response_id,
-        cost_saved=saved,
+        cost_saved=_cost_saved(provider, reply, unpruned),
+        unpruned_tokens=unpruned.input_tokens,
     )
 
 
@@ -148,18 +172,15 @@ def accept_reply(run: ActiveRun, run_id: str, provider: Provider, reply: object)
     return checked
 
 
-def _cost_saved_by_pruning(
-    plan: Plan, state: RunState, provider: Provider, reply: ModelReply, shown: int
-) -> float | None:
-    """The dollars that pruning saved on this request, which showed so many messages; negative where it cost more.
+def _bill_without_pruning(plan: Plan, state: RunState, reply: ModelReply, shown: int) -> Usage:
+    """The usage of this request, which showed so many messages, if it had held the whole history.
 
-    The cost without pruning is what the service would have billed: where prompts are cached, the agent's previous
-    request, unpruned, is the cached prefix. None where the price is unknown.
+    Where prompts are cached, the agent's previous request, unpruned, is the cached prefix.
     """
     usage = reply.usage
 
-    if usage.cost is None or not usage.cost or shown >= len(state.transcript):
-        return usage.cost and 0.0
+    if shown >= len(state.transcript) or not usage.input_tokens:
+        return usage
 
     view = state.views.get(state.agent, View())
     token_budget = token_budget_for(plan, state, state.agent)
@@ -170,11 +191,20 @@ def _cost_saved_by_pruning(
     fresh = min(unpruned_tokens, round((state.counters.tokens_appended - view.last_tokens_appended) * ratio))
     so_far = state.counters.usage + usage
     caches = bool(view.last_request and (so_far.cache_read_tokens or so_far.cache_write_tokens))
-    unpruned = fast_replace(
+    return fast_replace(
         usage,
         input_tokens=unpruned_tokens,
         cache_read_tokens=unpruned_tokens - fresh if caches else 0,
         cache_write_tokens=fresh if so_far.cache_write_tokens else 0,
     )
+
+
+def _cost_saved(provider: Provider, reply: ModelReply, unpruned: Usage) -> float | None:
+    """The dollars that pruning saved on this request; negative where it cost more, None if the price is unknown."""
+    usage = reply.usage
+
+    if not usage.cost or unpruned is usage:
+        return usage.cost and 0.0
+
     cost = usage_cost(provider.name, reply.model or provider.model, unpruned)
     return None if cost is None else cost - usage.cost

@@ -114,16 +114,17 @@ def observers_for_run(
 
 
 @lru_cache(maxsize=1_000)
-def _implements(kind: type, protocol: type) -> bool:
+def implements(kind: type, protocol: type) -> bool:
+    """Whether a class has the methods of a Protocol."""
     return issubclass(kind, protocol)
 
 
 def _is_run_observer(observer: Observer) -> TypeGuard[RunObserver]:
-    return _implements(type(observer), RunObserver)
+    return implements(type(observer), RunObserver)
 
 
 def _is_observer_factory(observer: Observer | ObserverFactory) -> TypeGuard[ObserverFactory]:
-    return _implements(type(observer), ObserverFactory)
+    return implements(type(observer), ObserverFactory)
 
 
 class _CallContexts:

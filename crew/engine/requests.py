@@ -10,14 +10,15 @@ from crew.history.manifest import build_manifest
 from crew.history.summaries import MAX_SUMMARY_TOKENS
 from crew.history.token_budget import Calibration
 from crew.history.view import RequestView, View
-from crew.interfaces import ModelRequest, ModelSettings, OutputSpec, Provider, RetryAttempt, RetryPolicy
+from crew.interfaces import ModelRequest, ModelSettings, OutputSpec, Provider, RequestDelay, RetryAttempt, RetryPolicy
 from crew.message_rules.profiles import get_profile
 from crew.message_rules.repair import repair
 from crew.messages import Manifest, Message
-from crew.runs.events import HistoryRepaired, Retried
+from crew.runs.events import HistoryRepaired, RequestDelayed, Retried
 from crew.runs.state import RunState
 from crew.secrets.scrubbing import scrub_value
 from crew.transitions.plan import token_budget_for
+from crew.transitions.prepared_agents import current_head
 
 
 def build_request(
@@ -29,8 +30,8 @@ def build_request(
     if repaired.changes:
         run.emit(HistoryRepaired(run_id=state.run_id, changes=repaired.changes, where="view"))
 
-    agent, toolkit = run.plan.agents[state.agent], run.plan.toolkits[state.agent]
-    request = new_request(run, state, provider, repaired.messages, agent.settings, toolkit.output)
+    settings, output = run.plan.agents[state.agent].settings, run.plan.toolkits[state.agent].output
+    request = new_request(run, state, provider, repaired.messages, settings, output)
     return request, repaired.changes
 
 
@@ -43,18 +44,20 @@ def new_request(
     output: OutputSpec | None = None,
 ) -> ModelRequest:
     """A request in the name of the current agent."""
-    agent = run.plan.agents[state.agent]
+    toolkit = run.toolkit(state)
     return ModelRequest(
         messages=messages,
-        instructions=scrub_value(run.scrubber, agent.instructions),
-        tools=run.plan.toolkits[state.agent].specs,
+        instructions=scrub_value(run.scrubber, toolkit.instructions),
+        tools=toolkit.specs,
         settings=settings,
         output=output,
-        agent=agent.name,
+        agent=state.agent,
         run_id=state.run_id,
         conversation_id=state.conversation_id,
-        turn=state.views.get(agent.name, View()).turn,
+        turn=state.views.get(state.agent, View()).turn,
+        order=run.order.number,
         on_retry=_retry_reporter(run, state, provider),
+        on_wait=_delay_reporter(run, state, provider),
     )
 
 
@@ -68,6 +71,21 @@ def _retry_reporter(run: ActiveRun, state: RunState, provider: Provider) -> Call
                 attempt=retry.attempt,
                 reason=retry.reason,
                 wait=retry.wait,
+            )
+        )
+
+    return report
+
+
+def _delay_reporter(run: ActiveRun, state: RunState, provider: Provider) -> Callable[[RequestDelay], None]:
+    def report(delay: RequestDelay) -> None:
+        run.emit(
+            RequestDelayed(
+                run_id=state.run_id,
+                provider=provider.name,
+                model=provider.model,
+                limit=delay.limit,
+                wait=delay.wait,
             )
         )
 
@@ -88,6 +106,7 @@ def build_request_manifest(run: ActiveRun, state: RunState, content: RequestView
         billed_until=state.billed_until,
         policy=run.plan.policy.name,
         repairs=repairs,
+        head=current_head(run.plan, state),
     )
 
 

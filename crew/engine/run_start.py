@@ -5,44 +5,64 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from types import FunctionType, MethodType
 from typing import Any, Literal, TypedDict
 
 from pydantic import JsonValue
 
+from crew.agents.crew import Crew
 from crew.engine.concurrency import USER_CODE_ERRORS, is_failure
 from crew.engine.conversations import OnBusy, OnPaused, Turn
 from crew.engine.fairness import RunOrder, next_order
+from crew.engine.run_overrides import CheckModel, apply_overrides, check_overrides
 from crew.engine.token_meter import TokenMeter
 from crew.errors import InvalidInput, RunError, Violation, describe, suggest
 from crew.history.tokens import ESTIMATOR, count_message_tokens
+from crew.interfaces import ModelSettings
 from crew.message_rules.repair import rename_duplicate_ids, repair
 from crew.messages import Message, UserMessage
 from crew.runs.events import RunStarted
-from crew.runs.interfaces import DepsFactory, RunInfo
-from crew.runs.parameters import Limits, RequestParameters
+from crew.runs.interfaces import PRINCIPAL_KEY, DepsFactory, RunInfo
+from crew.runs.parameters import Limits, RequestParameters, RunOverrides
 from crew.runs.result import ResultHistory, RunResult
 from crew.runs.state import RunState
 from crew.secrets.registry import SecretRegistry
 from crew.secrets.scrubbing import scrub_error, scrub_value
 from crew.transitions.plan import Plan, check_system_messages_fit
 from crew.transitions.result import continue_from, continue_messages
-from crew.validation.executor_arguments import check_conversation, check_metadata, check_on_existing, check_parameters
+from crew.validation.executor_arguments import (
+    check_conversation,
+    check_deps,
+    check_metadata,
+    check_on_existing,
+    check_parameters,
+    read_overrides,
+)
 from crew.validation.validator import InputValidator
 
 OnExisting = Literal["error", "return"]
-HistoryInput = RunResult | Sequence[Message | Mapping[str, Any]] | None
+HistoryInput = RunResult[Any] | Sequence[Message | Mapping[str, Any]] | None
 
 
 class RunOptions(TypedDict, total=False):
-    """The keyword arguments of `execute` for runs and conversations that are stored already."""
+    """The keyword arguments of `execute` that are rarely needed: overrides, and what is stored already."""
+
+    model: str | None
+    settings: ModelSettings | None
 
     on_existing: OnExisting
     conversation: str | None
     on_busy: OnBusy
     on_paused: OnPaused
+
+
+class ResumeOptions(TypedDict, total=False):
+    """The keyword arguments of `resume` that are rarely needed."""
+
+    strict: bool
+    take_over: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +75,8 @@ class RunArguments:
     parameters: RequestParameters | None
     run_id: str | None
     metadata: Mapping[str, object] | None
+    model: str | None = None
+    settings: ModelSettings | None = None
     on_existing: OnExisting = "error"
     conversation: str | None = None
     on_busy: OnBusy = "error"
@@ -68,8 +90,8 @@ class ResumeArguments:
 
     run_id: str
     answers: Mapping[str, object] | None
-    strict: bool
-    take_over: bool
+    strict: bool = False
+    take_over: bool = False
     order: RunOrder = field(default_factory=next_order)
 
 
@@ -84,6 +106,7 @@ class CheckedRun:
     run_id: str
     metadata: dict[str, JsonValue]
     turn: Turn | None
+    overrides: RunOverrides = field(default_factory=RunOverrides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +118,7 @@ class RunStarter:
     parameters: RequestParameters
     validator: InputValidator
     meter: TokenMeter
+    check_model: CheckModel = lambda *_: None
 
     def check(self, given: RunArguments, scrubber: SecretRegistry) -> CheckedRun:
         """The checked arguments. Raises `InvalidInput` before anything is stored."""
@@ -108,11 +132,19 @@ class RunStarter:
         history = given.history
         outside = () if history is None or isinstance(history, RunResult) else scrub_value(scrubber, history)
         imported = self.validator.check(goal.text, history=outside, agent=given.agent, run_id=given.run_id)
+        metadata = scrub_value(scrubber, check_metadata(given.metadata))
+        overrides = read_overrides(given.model, given.settings)
+        check_overrides(self.plan, overrides, self.check_model)
         turn: Turn | None = None
 
         if given.conversation is not None:
             check_conversation(given.conversation, given.history, given.on_busy, given.on_paused)
-            turn = Turn(conversation_id=given.conversation, on_busy=given.on_busy, on_paused=given.on_paused)
+            turn = Turn(
+                conversation_id=given.conversation,
+                principal=metadata.get(PRINCIPAL_KEY),
+                on_busy=given.on_busy,
+                on_paused=given.on_paused,
+            )
 
         return CheckedRun(
             messages=(*imported, goal),
@@ -120,8 +152,9 @@ class RunStarter:
             agent=self._known_agent(given.agent) if given.agent else "",
             parameters=parameters,
             run_id=given.run_id or uuid.uuid4().hex,
-            metadata=scrub_value(scrubber, check_metadata(given.metadata)),
+            metadata=metadata,
             turn=turn,
+            overrides=overrides,
         )
 
     def start(self, checked: CheckedRun, before: RunState | None = None) -> tuple[RunState, RunStarted]:
@@ -135,6 +168,7 @@ class RunStarter:
             limits=self.limits,
             parameters=checked.parameters,
             metadata=checked.metadata,
+            overrides=checked.overrides,
             turn=0 if checked.turn is None else 1 if before is None else before.turn + 1,
         )
 
@@ -145,7 +179,9 @@ class RunStarter:
         elif isinstance(checked.history, ResultHistory):
             state = continue_messages(self.plan, state, checked.history)
 
-        return state, self._first_event(state, checked.messages, warnings)
+        plan, meter = apply_overrides(self.plan, self.meter, checked.overrides)
+        starter = replace(self, plan=plan, meter=meter)
+        return state, starter._first_event(state, checked.messages, warnings)
 
     def _first_agent(self, checked: CheckedRun, before: RunState | None) -> tuple[str, tuple[str, ...]]:
         """The given agent, the one that answered last in the conversation, or the entry; and a warning."""
@@ -173,6 +209,9 @@ class RunStarter:
             repairs=repaired.changes,
             warnings=warnings,
             token_budgets=self.meter.token_budgets(parameters.max_tokens),
+            history_policy=self.plan.policy_spec,
+            history_limit=self.plan.budget.limit,
+            prune_to=None if self.plan.budget.limit is None else self.plan.budget.prune_to,
         )
 
     def _known_agent(self, name: str) -> str:
@@ -185,14 +224,16 @@ class RunStarter:
 
 
 async def build_deps(
-    factory: DepsFactory, state: RunState, scrubber: SecretRegistry, so_far: RunResult | None = None
+    factory: DepsFactory, crew: Crew, state: RunState, scrubber: SecretRegistry, so_far: RunResult | None = None
 ) -> object:
     """The deps of a run that starts in this state, or resumes: then `so_far` is its result until now."""
     info = RunInfo(run_id=state.run_id, conversation_id=state.conversation_id, metadata=deepcopy(state.metadata))
 
     try:
         made = factory(info)
-        return await made if isawaitable(made) else made
+        deps = await made if isawaitable(made) else made
+        check_deps(crew, deps)
+        return deps
     except USER_CODE_ERRORS as error:  # the deps factory is user code: the caller gets a RunError
         if not is_failure(error):
             raise

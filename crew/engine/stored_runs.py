@@ -1,4 +1,4 @@
-"""Runs that are stored already: returned instead of started again, or resumed because their owner died."""
+"""Runs that are stored already: returned instead of started again, cancelled, or resumed because their owner died."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from crew.engine.active_runs import ActiveRuns
+from crew.engine.processes import is_gone
 from crew.errors import CrewError, InvalidInput, RunActive, RunConflict, RunExists, UnknownRun, Violation, abbreviate
 from crew.messages import Message, UserMessage
 from crew.runs.events import RunStarted
 from crew.runs.interfaces import RunReader, RunStore, StoredRun
+from crew.runs.leases import LeasingStore
 from crew.runs.result import RunResult
 from crew.runs.state import RunState, run_status
 from crew.secrets.scrubbing import Scrubber, scrub_value
@@ -73,7 +75,7 @@ def _content(message: Message) -> tuple[str, object]:
     return (message.text, message.images) if isinstance(message, UserMessage) else ("", ())
 
 
-async def _read(store: RunStore, run_id: str) -> RunState | None:
+async def _read(store: RunStore | RunReader, run_id: str) -> RunState | None:
     try:
         return (await (store.run(run_id) if isinstance(store, RunReader) else store.load(run_id))).state
     except UnknownRun:
@@ -89,6 +91,47 @@ async def _read_goal(store: RunStore, state: RunState) -> Message | None:
 
     goal = state.history.goal
     return next((message for message in state.transcript if goal and message.id == goal), None)
+
+
+async def is_driven_elsewhere(run_id: str, active: ActiveRuns, store: RunStore) -> bool:
+    """Whether a run is under way in another system than that of these runs, such as Temporal."""
+    state = await _read(store, run_id)
+    return state is not None and state.driver not in ("", active.driver) and run_status(state) == "running"
+
+
+async def is_under_way(run_id: str, store: RunStore | RunReader) -> bool:
+    """Whether a live process, or another system, drives an unfinished run; for readers that have no executor."""
+    lease = await store.leases().find(run_id) if isinstance(store, LeasingStore) else None
+
+    if lease is not None and not lease.lapsed and not is_gone(lease.holder):
+        return True
+
+    state = await _read(store, run_id)
+    return state is not None and bool(state.driver) and run_status(state) == "running"
+
+
+async def cancel_run(
+    run_id: str,
+    active: ActiveRuns,
+    load: Callable[[str], Awaitable[StoredRun]],
+    close: Callable[[StoredRun], Awaitable[RunState]],
+) -> None:
+    """Cancel a run where it is under way, here or in another process; `close` ends one that is not."""
+    if await active.cancel(run_id):
+        return
+
+    requested = await active.cancel_elsewhere(run_id)
+
+    try:
+        stored = await load(run_id)
+    except UnknownRun:
+        if requested:
+            return  # its owner cancelled it
+
+        raise
+
+    if not await active.cancel(run_id):  # else it was resumed in the meantime
+        await close(stored)
 
 
 async def recover_runs(

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from pydantic_core import from_json
+from typing_extensions import TypeVar
 
+from crew.agents.output_type import OutputType
 from crew.engine.concurrency import carried_result, carry_errors, wait_until_done
 from crew.errors import CrewError
 from crew.runs.events import Asked, Event, TextDelta
 from crew.runs.result import RunResult
+
+StreamOutput_co = TypeVar("StreamOutput_co", covariant=True, default=Any)
 
 Publish = Callable[[Event], None]
 
@@ -21,24 +25,46 @@ def _discard(event: Event) -> None:
     """Drop an event: the caller only wants the result."""
 
 
-class EventStream:
+class EventStream(Generic[StreamOutput_co]):
     """Iterate with `async for`, inside `async with` or not; `result` is available at the end.
 
-    The run starts with the iteration. Leaving early cancels it: its state is committed, and it can be resumed.
+    The run starts with the iteration. Leaving early interrupts it: its state is committed, and it can be resumed.
     """
 
-    def __init__(self, work: Callable[[Publish], Awaitable[RunResult]]) -> None:
-        self._work = work
+    def __init__(
+        self,
+        work: Callable[[Publish], Awaitable[RunResult[StreamOutput_co]]],
+        run_id: str,
+        cancel: Callable[[str], Awaitable[bool]],
+        output_type: Callable[[str], OutputType | None] = lambda agent: None,
+    ) -> None:
+        self._work, self._run_id = work, run_id
+        self._cancel, self._output_type = cancel, output_type
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        self._task: asyncio.Task[RunResult] | None = None
+        self._task: asyncio.Task[RunResult[StreamOutput_co]] | None = None
         self._publish: Publish = self._queue.put_nowait
         self._entered = False
-        self._root = ""
+        self._agent = ""
         self._pieces: list[str] = []
 
     @property
-    def partial(self) -> dict[str, Any] | None:
-        """The structured output as far as its deltas were read; None before the first field.
+    def run_id(self) -> str:
+        """The id of the run, also before it starts."""
+        return self._run_id
+
+    async def cancel(self) -> None:
+        """Cancel the run: it ends with `stop_reason="cancelled"`. The stream goes on to its end, and has a result.
+
+        A run that waits for a conversation is cancelled when its turn comes. A finished run stays as it is.
+        """
+        task = self._begin()
+
+        while not task.done() and not await self._cancel(self._run_id):
+            await asyncio.wait([task], timeout=0.01)  # the run is being prepared, and has no first commit yet
+
+    @property
+    def partial(self) -> Any:
+        """The structured output as far as its deltas were read; None before its first part.
 
         It is not validated: fields may be missing, and the last text may be incomplete.
         """
@@ -47,10 +73,11 @@ class EventStream:
         except ValueError:
             return None
 
-        return value if isinstance(value, dict) else None
+        output = self._output_type(self._agent)
+        return value if output is None else output.partial_value(value)
 
     @property
-    def result(self) -> RunResult:
+    def result(self) -> RunResult[StreamOutput_co]:
         """The result of the run; raises the error that ended it."""
         if self._task is None or not self._task.done() or self._task.cancelled():
             raise CrewError(
@@ -69,9 +96,9 @@ class EventStream:
     ) -> None:
         await self._end()
 
-    async def drain(self) -> RunResult:
-        """Wait for the result; events are dropped."""
-        self._publish = _discard
+    async def drain(self, publish: Publish = _discard) -> RunResult[StreamOutput_co]:
+        """Wait for the result; `publish` is called with each event, by default they are dropped."""
+        self._publish = publish
         task = self._begin()
 
         try:
@@ -100,23 +127,22 @@ class EventStream:
                 await self._end()
 
     def _track_partial(self, event: Event) -> None:
-        self._root = self._root or event.run_id
-
-        if event.run_id != self._root:
+        if event.run_id != self._run_id:
             return
 
         if isinstance(event, Asked) or (isinstance(event, TextDelta) and event.channel == "restart"):
             self._pieces.clear()
+            self._agent = event.agent
         elif isinstance(event, TextDelta) and event.channel == "text":
             self._pieces.append(event.text)
 
-    def _begin(self) -> asyncio.Task[RunResult]:
+    def _begin(self) -> asyncio.Task[RunResult[StreamOutput_co]]:
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
 
         return self._task
 
-    async def _run(self) -> RunResult:
+    async def _run(self) -> RunResult[StreamOutput_co]:
         try:
             return await carry_errors(self._work(self._publish))
         finally:

@@ -83,12 +83,21 @@ class TokenMeter:
 
         return self._token_budgets[exact]
 
+    def overheads(self, agent: Agent, toolkit: Toolkit, max_tokens: int | None = None) -> tuple[int, ...]:
+        """The tokens of these instructions and tools, for the model of an agent and for its backup."""
+        return tuple(
+            _count_overhead(
+                toolkit, provider_and_model(model)[0], FactCounter(self.counter_for(agent, model, max_tokens))
+            )
+            for model in (agent.model, agent.backup)
+            if model is not None
+        )
+
 
 def _token_budget(agent: Agent, toolkit: Toolkit, model: str | Provider, counter: TokenCounter) -> TokenBudget:
     window, source = resolve_window(agent, model)
     provider, name = provider_and_model(model)
-    overhead = sum(tokens for _, tokens in overhead_parts(agent, toolkit, counter))
-    overhead += _TOOL_PROMPT_TOKENS.get(provider, 0) if toolkit.specs else 0
+    overhead = _count_overhead(toolkit, provider, counter)
     return TokenBudget(
         model=f"{provider}:{name}",
         window=window,
@@ -98,6 +107,11 @@ def _token_budget(agent: Agent, toolkit: Toolkit, model: str | Provider, counter
         reply_reserve=_reply_reserve(agent.settings, provider, window, source),
         counts_exactly=counter is not ESTIMATOR and not isinstance(counter, LongTextCounter),
     )
+
+
+def _count_overhead(toolkit: Toolkit, provider: str, counter: TokenCounter) -> int:
+    tokens = sum(tokens for _, tokens in overhead_parts(toolkit, counter))
+    return tokens + (_TOOL_PROMPT_TOKENS.get(provider, 0) if toolkit.specs else 0)
 
 
 def _reply_reserve(settings: ModelSettings, provider: str, window: int, source: WindowSource) -> int:
@@ -136,7 +150,7 @@ def check_windows(plan: Plan) -> None:
         )
 
         if source != "default" and tokens > WINDOW_THRESHOLD * window:
-            parts = "; ".join(f"{part}: {size}" for part, size in overhead_parts(agent, plan.toolkits[name]))
+            parts = "; ".join(f"{part}: {size}" for part, size in overhead_parts(plan.toolkits[name]))
             problems.append(
                 f"the instructions and tools of agent {name!r} hold about {tokens} tokens, more than "
                 f"{WINDOW_THRESHOLD:.0%} of its window of {window}: {parts}"

@@ -240,12 +240,12 @@ def register_keys(keys: Iterable[object]) -> None:
 
 
 class ExecutorSecrets:
-    """The secrets of one executor: those passed to it, and the API keys of its providers and of the environment."""
+    """The secrets of one executor: those passed to it, of its providers and toolsets, and keys of the environment."""
 
-    def __init__(self, secrets: Iterable[object], models: Iterable[object]) -> None:
+    def __init__(self, secrets: Iterable[object], holders: Iterable[object]) -> None:
         self._registry = SecretRegistry(secrets, parent=PROCESS_SECRETS)
         # Checked once: before Python 3.12 `isinstance` with a Protocol is too slow for every request.
-        self._secret_holders = [model for model in models if isinstance(model, HasSecrets)]
+        self._secret_holders = [holder for holder in holders if isinstance(holder, HasSecrets)]
         self._environment_keys: dict[str, str] = {}
         self.register_new_keys()
 

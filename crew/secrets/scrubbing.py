@@ -122,7 +122,7 @@ class _ValueScrubber:
             return value if same else dict(walked)
 
         if isinstance(value, Transcript):
-            return value.mapped(self._scrub_message)
+            return value.mapped(self._scrub_message, self._revision)
 
         for kind in _SEQUENCE_TYPES:
             if isinstance(value, kind):

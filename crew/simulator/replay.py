@@ -8,14 +8,24 @@ from dataclasses import dataclass, field, replace
 
 from crew.engine.compaction_step import build_summary_request
 from crew.engine.observers import Observers
-from crew.engine.requests import build_request
+from crew.engine.requests import build_request, build_request_manifest
 from crew.engine.run import ActiveRun
 from crew.engine.token_meter import TokenMeter
+from crew.engine.toolsets import OpenToolsets
 from crew.history.history import History
 from crew.history.token_budget import TokenBudget
 from crew.history.tokens import ESTIMATOR, count_message_tokens, estimate_tokens
 from crew.interfaces import ModelReply, ModelRequest, Provider, RetryPolicy
-from crew.messages import AssistantMessage, Message, SystemMessage, ToolMessage, ToolResult, Usage, UserMessage
+from crew.messages import (
+    AssistantMessage,
+    Manifest,
+    Message,
+    SystemMessage,
+    ToolMessage,
+    ToolResult,
+    Usage,
+    UserMessage,
+)
 from crew.providers.scripted import ScriptedProvider
 from crew.runs.events import BaseEvent, Replied, RunStarted, Summarised
 from crew.runs.parameters import Limits, RequestParameters
@@ -35,8 +45,10 @@ _REPETITION = re.compile(r"^\d+\.|\.\d+$")
 MISSING_RESULT = "[No result was recorded.]"
 NO_LIMITS = Limits(rounds=None, handoffs=None, tool_calls_per_turn=1_000)
 
-OnRequest = Callable[[ModelRequest, ModelReply, str], Usage]
-"""Called with each request, its reply, and the id of the goal; returns the bill."""
+OnRequest = Callable[[ModelRequest, ModelReply, str, Manifest | None], Usage]
+"""Called with each request, its reply, the id of the goal, and its manifest, unless it asks for a summary.
+
+Returns the bill."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,13 +118,15 @@ class Replay:
         message = recording.messages[index]
         assert isinstance(message, AssistantMessage)
         state = self._with_summaries(state)
-        request, _ = build_request(self._run(state), state, ScriptedProvider(""), request_view(state))
+        run, content = self._run(state), request_view(state)
+        request, repairs = build_request(run, state, ScriptedProvider(""), content)
+        manifest = build_request_manifest(run, state, content, repairs)
         written = message.manifest.output_billed if message.manifest else None
         usage = Usage(requests=1, output_tokens=written or 0)
         reply = ModelReply(text=message.text, calls=message.calls, usage=usage)
         event = Replied(
             message=message,
-            usage=self.on_request(request, reply, state.history.goal),
+            usage=self.on_request(request, reply, state.history.goal, manifest),
             tokens=count_message_tokens(message, ESTIMATOR, keep=True),
         )
         step = self._step(state, event)
@@ -223,7 +237,7 @@ class Replay:
             reply, usage = ModelReply(text=text), Usage()
 
             if question.request is not None:
-                usage = self.on_request(question.request, reply, "")
+                usage = self.on_request(question.request, reply, "", None)
 
             event = Summarised(covers=question.covers, text=text, usage=usage)
             step = self._step(state, event)
@@ -251,6 +265,7 @@ class Replay:
             observers=Observers(state.run_id, (), lambda event: None),
             providers=_OneProvider(ScriptedProvider("")),
             meter=TokenMeter(plan=self.plan),
+            toolsets=OpenToolsets(),
         )
 
 

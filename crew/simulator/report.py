@@ -8,6 +8,7 @@ from html import escape
 
 from crew.control_characters import escape_controls
 from crew.interfaces import ModelRequest
+from crew.messages import Manifest
 from crew.simulator.billing import BilledRequest, Prices
 
 PLOT, HEIGHT = 640, 420
@@ -84,13 +85,15 @@ class Row:
     """The simulated requests of one policy, their cost, and what they contain.
 
     `cost` is in dollars. `goal` is the share of requests that contain the goal; `facts` and `constraints` are those
-    that the last request contains. `valid` counts the requests that the strictest provider would accept.
+    that the last request contains. `manifests` describe the requests, without those for summaries. `valid` counts the
+    requests that the strictest provider would accept.
     """
 
     policy: str
     limit: int | None
     billed: tuple[BilledRequest, ...] = field(repr=False)
     requests: tuple[ModelRequest, ...] = field(repr=False)
+    manifests: tuple[Manifest, ...] = field(repr=False)
     cost: float
     goal: float
     facts: tuple[str, ...]

@@ -16,7 +16,7 @@ from crew.history.summaries import to_plain_text
 from crew.history.token_budget import TokenBudget
 from crew.interfaces import ModelReply, ModelRequest, policy_options
 from crew.message_rules.validate import validate
-from crew.messages import Message, Usage, UserMessage
+from crew.messages import Manifest, Message, Usage, UserMessage
 from crew.providers.scripted import ScriptedProvider
 from crew.runs.parameters import RequestParameters
 from crew.settings import NonNegativeInt, value_problems
@@ -108,12 +108,19 @@ def _simulate_policy(
     billing = PromptCacheBilling(counts=counts, overheads=billed_overheads, cache_step=prices.cache_step)
     requests: list[ModelRequest] = []
     bills: list[BilledRequest] = []
+    manifests: list[Manifest] = []
     goals: list[bool] = []
 
-    def on_request(request: ModelRequest, reply: ModelReply, goal: str) -> Usage:
+    def on_request(request: ModelRequest, reply: ModelReply, goal: str, manifest: Manifest | None) -> Usage:
         billed = billing.bill(request, reply)
         bills.append(billed)
         requests.append(request)
+
+        if manifest is not None:
+            tokens, cached, output = billed.input_tokens, billed.cached_tokens, billed.output_tokens
+            manifests.append(
+                replace(manifest, tokens_billed=tokens, cached_billed=cached, output_billed=output),
+            )
 
         if request.purpose == "reply":
             goals.append(any(message.id == goal for message in request.messages))
@@ -135,6 +142,7 @@ def _simulate_policy(
         limit=plan.budget.limit,
         billed=tuple(bills),
         requests=tuple(requests),
+        manifests=tuple(manifests),
         cost=sum(bill.cost(prices) for bill in bills),
         goal=sum(goals) / len(goals) if goals else 1.0,
         facts=tuple(fact for fact in facts if fact in text),

@@ -7,32 +7,39 @@ from typing import Any, NamedTuple
 
 from crew.messages import Usage
 from crew.runs.events import (
+    AgentPrepared,
     AgentStarted,
     Asked,
     BaseEvent,
     BranchFinished,
     BranchStarted,
     BranchTimedOut,
+    CallEdited,
     CallHeld,
     CallsDeclined,
     Cancelled,
     Compacted,
     CompactionFailed,
+    ConsentAsked,
     FellBack,
+    GuardrailChecked,
     HandedOff,
     HistoryPruned,
     HistoryRepaired,
     Level,
     LimitReached,
     Paused,
+    QuestionAsked,
     Replied,
     ReplyEmpty,
+    RequestDelayed,
     Resumed,
     Retried,
     Routed,
     RunFailed,
     RunFinished,
     RunStarted,
+    RunStopped,
     Summarised,
     TooLong,
     ToolReturned,
@@ -84,6 +91,17 @@ def _error_field(error: str) -> dict[str, str]:
 def _reply_fields(event: Replied) -> Fields:
     calls = {"calls": [call.name for call in event.message.calls]} if event.message.calls else {}
     return {"model": event.model, "finish_reason": event.finish_reason, **_usage_fields(event.usage), **calls}
+
+
+def _guardrail_fields(event: GuardrailChecked) -> SpanFields:
+    made = {"tool": redact(event.tool), "call": redact(event.call_id)} if event.tool else {}
+    return {
+        "guardrail": event.guardrail,
+        "on": event.on,
+        "outcome": event.outcome,
+        "seconds": round(event.seconds, 3),
+        **made,
+    }
 
 
 def _retry_fields(event: Retried) -> Fields:
@@ -140,6 +158,19 @@ LOG_ENTRIES: dict[type[BaseEvent], LogEntry] = {
     RunStarted: LogEntry("run.started", "A run started; messages.", lambda e: {"messages": len(e.messages)}),
     Resumed: LogEntry("run.resumed", "A run resumed; answers (how many).", lambda e: {"answers": len(e.answers)}),
     AgentStarted: LogEntry("agent.started", "An agent became active.", lambda e: {}),
+    AgentPrepared: LogEntry(
+        "agent.prepared",
+        "Instructions and toolsets of an agent were resolved; tools (how many its toolsets have).",
+        lambda e: {"tools": len(e.prepared.tools)},
+    ),
+    ConsentAsked: LogEntry(
+        "consent.asked", "Toolsets ask a person first; toolsets.", lambda e: {"toolsets": [*e.consents]}
+    ),
+    GuardrailChecked: LogEntry(
+        "guardrail.checked",
+        "A guardrail checked an input, a call or an output; guardrail, on, outcome, seconds, for a call tool and call.",
+        _guardrail_fields,
+    ),
     Asked: LogEntry(
         "model.asked",
         "A request is sent to a model; provider, model, messages, tokens.",
@@ -148,6 +179,11 @@ LOG_ENTRIES: dict[type[BaseEvent], LogEntry] = {
     Replied: LogEntry("model.replied", "The model replied; model, finish_reason, tokens, cost, calls.", _reply_fields),
     Retried: LogEntry(
         "model.retried", "An attempt failed and is repeated; provider, model, attempt, reason, wait.", _retry_fields
+    ),
+    RequestDelayed: LogEntry(
+        "model.delayed",
+        "A request waits for over a second for a rate limit; provider, model, limit, wait.",
+        lambda e: {"provider": e.provider, "model": e.model, "limit": e.limit, "wait": e.wait},
     ),
     FellBack: LogEntry(
         "model.fell_back",
@@ -171,6 +207,16 @@ LOG_ENTRIES: dict[type[BaseEvent], LogEntry] = {
         _tool_fields,
     ),
     CallHeld: LogEntry("call.held", "A tool call waits for approval; call.", lambda e: {"call": e.call_id}),
+    QuestionAsked: LogEntry(
+        "tool.question",
+        "A tool asks a person, and runs again once that is answered; tool, call.",
+        lambda e: {"tool": e.tool, "call": e.call_id},
+    ),
+    CallEdited: LogEntry(
+        "call.edited",
+        "A person approved a tool call with other arguments; call, tool, by.",
+        lambda e: {"call": e.call_id, "tool": e.tool, "by": e.by},
+    ),
     CallsDeclined: LogEntry(
         "calls.declined",
         "A reply had more tool calls than are accepted; calls, accepted.",
@@ -181,8 +227,8 @@ LOG_ENTRIES: dict[type[BaseEvent], LogEntry] = {
     ),
     Routed: LogEntry(
         "route",
-        "A signal, or `then`, selected the next agent; signal, target.",
-        lambda e: {"signal": e.signal, "target": e.target},
+        "A signal, or `then`, selected the next agent; signal, target, and the function that chose it.",
+        lambda e: {"signal": e.signal, "target": e.target, "function": e.function},
     ),
     BranchStarted: LogEntry(
         "branch.started",
@@ -232,6 +278,9 @@ LOG_ENTRIES: dict[type[BaseEvent], LogEntry] = {
     ),
     Warned: LogEntry("run.warned", "A warning, such as 80 % of a limit being used.", lambda e: {}),
     Paused: LogEntry("run.paused", "The run stopped until a person answers; pauses.", _pause_fields),
+    RunStopped: LogEntry(
+        "run.stopped", "A tool ended the run; tool, call.", lambda e: {"tool": e.tool, "call": e.call_id}
+    ),
     Cancelled: LogEntry("run.cancelled", "The run was cancelled.", lambda e: {}),
     RunFailed: LogEntry(
         "run.failed",
@@ -263,6 +312,11 @@ SPAN_EVENT_ENTRIES: dict[type[BaseEvent], SpanEntry] = {
         "On `chat`: an attempt failed and is repeated; attempt, reason, wait.",
         lambda e: {"attempt": e.attempt, "reason": redact(e.reason), "wait": e.wait},
     ),
+    RequestDelayed: SpanEntry(
+        "crew.delayed",
+        "On `chat`: the request waits for over a second for a rate limit; limit, wait.",
+        lambda e: {"limit": redact(e.limit), "wait": e.wait},
+    ),
     FellBack: SpanEntry(
         "crew.fallback",
         "The agent switched to its backup model; model, backup, reason.",
@@ -276,11 +330,36 @@ SPAN_EVENT_ENTRIES: dict[type[BaseEvent], SpanEntry] = {
     Paused: SpanEntry("crew.paused", "On the root: the run stopped until a person answers; pauses.", _pause_fields),
     Routed: SpanEntry(
         "crew.route",
-        "A signal, or `then`, selected the next agent; signal, target.",
-        lambda e: {"signal": redact(e.signal), "target": e.target or ""},
+        "A signal, or `then`, selected the next agent; signal, target, and the function that chose it.",
+        lambda e: {"signal": redact(e.signal), "target": e.target or "", "function": redact(e.function)},
+    ),
+    AgentPrepared: SpanEntry(
+        "crew.agent_prepared",
+        "Instructions and toolsets of an agent were resolved; tools (how many its toolsets have).",
+        lambda e: {"tools": len(e.prepared.tools)},
+    ),
+    ConsentAsked: SpanEntry(
+        "crew.consent_asked",
+        "Toolsets ask a person first; toolsets.",
+        lambda e: {"toolsets": [redact(name) for name in e.consents]},
+    ),
+    GuardrailChecked: SpanEntry(
+        "crew.guardrail",
+        "A guardrail checked an input, a call or an output; guardrail, on, outcome, seconds, for a call tool and call.",
+        _guardrail_fields,
     ),
     CallHeld: SpanEntry(
         "crew.call_held", "A tool call waits for approval; call.", lambda e: {"call": redact(e.call_id)}
+    ),
+    QuestionAsked: SpanEntry(
+        "crew.question",
+        "A tool asks a person, and runs again once that is answered; tool, call.",
+        lambda e: {"tool": e.tool, "call": redact(e.call_id)},
+    ),
+    CallEdited: SpanEntry(
+        "crew.call_edited",
+        "A person approved a tool call with other arguments; call, tool, by.",
+        lambda e: {"call": redact(e.call_id), "tool": e.tool, "by": redact(e.by)},
     ),
     CallsDeclined: SpanEntry(
         "crew.calls_declined",
@@ -307,6 +386,9 @@ SPAN_EVENT_ENTRIES: dict[type[BaseEvent], SpanEntry] = {
     ),
     Warned: SpanEntry(
         "crew.warning", "A warning, such as 80 % of a limit being used; text.", lambda e: {"text": redact(e.text)}
+    ),
+    RunStopped: SpanEntry(
+        "crew.stopped", "A tool ended the run; tool, call.", lambda e: {"tool": e.tool, "call": redact(e.call_id)}
     ),
     Cancelled: SpanEntry("crew.cancelled", "On the root: the run was cancelled.", lambda e: {}),
 }

@@ -6,6 +6,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from crew.secrets.patterns import REDACTED, is_sensitive_name, redact, redact_value
@@ -159,6 +160,21 @@ def attach_handler(form: Literal["console", "json"], level: str) -> None:
         logging.getLogger(name).addHandler(handler)
 
     logging.getLogger(LOGGER).setLevel(level)
+
+
+@contextmanager
+def printed_log(level: str) -> Iterator[None]:
+    """Print log lines from this level on while the block runs, unless the program prints them already."""
+    if has_listeners():
+        yield
+        return
+
+    attach_handler("console", level)
+
+    try:
+        yield
+    finally:
+        detach_handler()
 
 
 def detach_handler() -> None:

@@ -59,7 +59,13 @@ INSTRUCTIONS = "gen_ai.system_instructions"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 
+MCP_METHOD = "mcp.method.name"
+NETWORK_TRANSPORT = "network.transport"
+SERVER_ADDRESS = "server.address"
+SERVER_PORT = "server.port"
+
 RUN_ID = "crew.run.id"
+TOOLSET = "crew.toolset"
 STOP_REASON = "crew.stop_reason"
 LINK_TYPE = "crew.link"
 COST = "crew.cost.usd"
@@ -122,7 +128,12 @@ ATTRIBUTES: dict[str, str] = {
     INSTRUCTIONS: "Opt-in: the agent's instructions as JSON.",
     TOOL_ARGUMENTS: "Opt-in: the arguments of the call.",
     TOOL_RESULT: "Opt-in: the result that the model reads.",
+    MCP_METHOD: "On a call of an MCP server: `tools/call`, `resources/read`, ….",
+    NETWORK_TRANSPORT: "On a call of an MCP server: `pipe` or `tcp`.",
+    SERVER_ADDRESS: "On a call of an MCP server with a URL: its host.",
+    SERVER_PORT: "On a call of an MCP server with a URL: its port.",
     RUN_ID: "The run; a branch is `run/branch`.",
+    TOOLSET: "The toolset that the called tool belongs to, such as the name of an MCP server.",
     STOP_REASON: "`completed`, `paused`, `limit`, `cancelled`, `failed`, or `interrupted` (the caller left).",
     LINK_TYPE: "On a link: `handoff`, `route` or `resumed`.",
     COST: "Cost in dollars. Only on `chat`; missing if the price is unknown or 0.",
@@ -193,6 +204,7 @@ CACHE_READ_RATIO = "crew.cache.read_ratio"
 COST_USD = "crew.cost.usd"
 TOOL_ERRORS = "crew.tool.errors"
 RETRIES = "crew.retries"
+DELAYED = "crew.requests.delayed"
 RUNS_ACTIVE = "crew.runs.active"
 
 METRICS: dict[str, Metric] = {
@@ -231,5 +243,6 @@ METRICS: dict[str, Metric] = {
     COST_USD: Metric(kind="counter", unit="{USD}", description="Cost in dollars, if prices are known."),
     TOOL_ERRORS: Metric(kind="counter", unit="{call}", description="Tool calls with an error."),
     RETRIES: Metric(kind="counter", unit="{attempt}", description="Repeated model requests."),
+    DELAYED: Metric(kind="counter", unit="{request}", description="Requests that waited over 1 s for a rate limit."),
     RUNS_ACTIVE: Metric(kind="updown", unit="{run}", description="Runs in progress."),
 }

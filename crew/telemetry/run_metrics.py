@@ -16,6 +16,7 @@ from crew.runs.events import (
     HistoryPruned,
     Paused,
     Replied,
+    RequestDelayed,
     Retried,
     RunFailed,
     RunFinished,
@@ -143,6 +144,9 @@ class RunMetrics:
         began, calls = self._open_requests.pop(run_id)
         self._record(names.CLIENT_DURATION, max(0.0, at - began), (*calls.labels, (names.ERROR_TYPE, kind)))
 
+    def _delayed(self, event: RequestDelayed) -> None:
+        self._record(names.DELAYED, 1, ((names.PROVIDER, event.provider), (names.REQUEST_MODEL, event.model)))
+
     def _retried(self, event: Retried) -> None:
         self._record(names.RETRIES, 1, ((names.PROVIDER, event.provider), (names.REQUEST_MODEL, event.model)))
 
@@ -176,7 +180,7 @@ class RunMetrics:
     def _tool_returned(self, event: ToolReturned) -> None:
         labels: Labels = ((names.TOOL_NAME, event.result.name),)
 
-        if event.result.outcome != "ok":
+        if event.result.outcome not in ("ok", "retry"):
             # Names that the model invents would each add a series.
             labels = labels if event.seconds else ((names.TOOL_NAME, "[not run]"),)
             self._record(names.TOOL_ERRORS, 1, labels)
@@ -255,6 +259,7 @@ _HANDLERS: dict[type[BaseEvent], Callable[[RunMetrics, Any], None]] = {
     BranchFinished: RunMetrics._branch_finished,
     HistoryPruned: RunMetrics._pruned,
     Retried: RunMetrics._retried,
+    RequestDelayed: RunMetrics._delayed,
     Summarised: RunMetrics._summarised,
     Paused: RunMetrics._paused,
     RunFailed: RunMetrics._failed,

@@ -127,7 +127,9 @@ def group_attributes(group: Parallel | None, name: str) -> dict[str, Scalar]:
     if group is not None:
         policy = group.on_error
         attributes[names.GROUP_POLICY] = f"quorum({policy.n})" if isinstance(policy, Quorum) else policy
-        attributes[names.BRANCHES] = len(group.branches)
+
+        if group.items is None:
+            attributes[names.BRANCHES] = len(group.branches)
 
     return attributes
 

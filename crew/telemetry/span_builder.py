@@ -10,6 +10,7 @@ from crew.errors import describe
 from crew.interfaces import ModelRequest
 from crew.messages import AssistantMessage, ToolResult
 from crew.runs.events import (
+    AgentPrepared,
     AgentStarted,
     Asked,
     BaseEvent,
@@ -255,6 +256,9 @@ class SpanBuilder:
 
     # ------------------------------------------------------------------------------------------ tools
 
+    def _agent_prepared(self, event: AgentPrepared, run: RunSpans) -> None:
+        self._tree.prepared(event.agent, event.prepared)
+
     def _tools_started(self, event: ToolsStarted, run: RunSpans) -> None:
         for call in event.calls:
             self._tree.tool(run, event.agent, event.at, call, "function")
@@ -364,6 +368,7 @@ class SpanBuilder:
 
 HANDLERS: dict[type[BaseEvent], Callable[[SpanBuilder, Any, RunSpans], None]] = {
     AgentStarted: SpanBuilder._agent_started,
+    AgentPrepared: SpanBuilder._agent_prepared,
     Asked: SpanBuilder._asked,
     Replied: SpanBuilder._replied,
     ToolsStarted: SpanBuilder._tools_started,

@@ -8,10 +8,12 @@ from typing import Any, Protocol, TypeAlias
 
 from crew.agents.crew import Crew
 from crew.messages import ToolCall, ToolResult
+from crew.runs.prepared import PreparedAgent, PreparedTool
 from crew.runs.state import CallTools, Finished, RunBranches, RunState
 from crew.secrets.patterns import redact
 from crew.telemetry import names
 from crew.telemetry.span_attributes import arguments_attribute, group_attributes, result_attribute
+from crew.tools.toolset import TracedToolset
 
 AttributeValue: TypeAlias = str | bool | int | float | Sequence[str]
 Attributes: TypeAlias = Mapping[str, AttributeValue]
@@ -147,6 +149,8 @@ class SpanTree:
         self.writer, self.root, self.capture, self.last_event_at = writer, writer.root, capture, writer.began
         self._conversation_id = state.conversation_id
         self._groups = {group.name: group for group in crew.groups}
+        self._toolsets = {one.name: one for agent in crew.agents_by_name.values() for one in agent.toolsets}
+        self._toolset_names = {(agent, tool.name): tool.toolset for agent, tool in _prepared_tools(state)}
         self.by_run: dict[str, RunSpans] = {}
         self.add_run(state.run_id, writer.root, writer.began)
 
@@ -186,6 +190,18 @@ class SpanTree:
 
     # ------------------------------------------------------------------------------------------ calls
 
+    def prepared(self, agent: str, prepared: PreparedAgent) -> None:
+        """Remember which toolsets the tools of an agent belong to."""
+        self._toolset_names |= {(agent, tool.name): tool.toolset for tool in prepared.tools}
+
+    def _toolset_attributes(self, agent: str, tool: str) -> Attributes:
+        if (name := self._toolset_names.get((agent, tool))) is None:
+            return {}
+
+        toolset = self._toolsets.get(name)
+        added: Attributes = toolset.span_attributes(tool) if isinstance(toolset, TracedToolset) else {}
+        return {names.TOOLSET: name, **added}
+
     def tool(self, run: RunSpans, agent: str, at: float, call: ToolCall, kind: str) -> OpenSpan:
         """Start the span of a tool call."""
         name = redact(call.name)
@@ -195,6 +211,7 @@ class SpanTree:
             names.TOOL_TYPE: kind,
             names.TOOL_CALL_ID: redact(call.id),
             names.AGENT_NAME: agent,
+            **self._toolset_attributes(agent, call.name),
         }
 
         if self.capture and call.arguments:
@@ -212,7 +229,7 @@ class SpanTree:
         if self.capture and result.text:
             open_span.span.set_attribute(names.TOOL_RESULT, result_attribute(result))
 
-        if result.outcome != "ok":
+        if result.outcome not in ("ok", "retry"):
             # No error text: it is content that the model reads, and it may quote anything.
             self.writer.fail(open_span.span, open_span.error_type or f"tool_{result.outcome}")
 
@@ -229,6 +246,11 @@ class SpanTree:
             run.group = OpenSpan(span=span, began=at, name=name, succeeded=0)
 
         run.group.open_branches += 1
+        group = self._groups.get(name)
+
+        if group is not None and group.items is not None:  # its branches are known only when they have started
+            run.group.span.set_attribute(names.BRANCHES, run.group.open_branches)
+
         return run.group
 
     def leave_group(self, run: RunSpans, group: OpenSpan, at: float, *, succeeded: bool) -> None:
@@ -321,3 +343,11 @@ class SpanTree:
 
             if "/" in run.run_id and run.agent is not None:
                 run.agent.span.set_attribute(names.BRANCH_OUTCOME, "failed" if run.failed else "cancelled")
+
+
+def _prepared_tools(state: RunState) -> Iterator[tuple[str, PreparedTool]]:
+    """The tools of toolsets in a run that is resumed, and in its children, with their agents."""
+    yield from ((agent, tool) for agent, prepared in state.prepared.items() for tool in prepared.tools)
+
+    for child in state.children.values():
+        yield from _prepared_tools(child)

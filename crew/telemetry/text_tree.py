@@ -140,14 +140,15 @@ class TextSpanWriter:
 
 def _pause_reasons(attributes: Attributes) -> str:
     pauses = attributes["pauses"]
-    return ", ".join(str(pause).partition(" ")[0] for pause in pauses) if isinstance(pauses, Sequence) else ""
+    reasons = [str(pause).partition(" ")[0] for pause in pauses] if isinstance(pauses, Sequence) else []
+    return ", ".join("a decision on a call in doubt" if reason == "in_doubt" else reason for reason in reasons)
 
 
 NOTES: dict[str, Callable[[Attributes], str]] = {
     "crew.retry": lambda attributes: f"retried: {attributes['reason']}",
     "crew.fallback": lambda attributes: f"{attributes['model']} → {attributes['backup']}: {attributes['reason']}",
     "crew.too_long": lambda attributes: "too long, cut further",
-    "crew.paused": lambda attributes: f"for {_pause_reasons(attributes)}",
+    "crew.paused": lambda attributes: f"waits for {_pause_reasons(attributes)}",
     "crew.limit_reached": lambda attributes: f"limit: {attributes['limit']}",
     "crew.branch_timed_out": lambda attributes: f"timed out after {attributes['seconds']:g} s",
 }

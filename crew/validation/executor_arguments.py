@@ -1,4 +1,4 @@
-"""Checks the arguments of `CrewExecutor`, and the answers to the pauses of a run before they change its state."""
+"""Checks the arguments of `CrewExecutor` and of its runs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from pydantic_core import from_json, to_json
 
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
-from crew.errors import DefinitionError, InvalidInput, UnknownPause, Violation, abbreviate
-from crew.interfaces import TokenCounter
+from crew.errors import DefinitionError, InvalidInput, Violation, abbreviate
+from crew.interfaces import ModelSettings, TokenCounter
 from crew.messages import replace_surrogates
 from crew.runs.interfaces import ObserverFactory
-from crew.runs.parameters import RequestParameters
-from crew.runs.state import Pause, RunState, pending_pauses
+from crew.runs.parameters import RequestParameters, RunOverrides
 from crew.settings import PositiveInt, value_problems
-from crew.tools.tool import to_text
-from crew.validation.validator import InputValidator, run_id_violations
+from crew.validation.validator import run_id_violations
 
 
 def check_arguments(
@@ -117,6 +115,48 @@ def check_parameters(parameters: object) -> RequestParameters:
     return parameters
 
 
+def check_deps(crew: Crew, deps: object) -> None:
+    """Refuse deps that are not of the type that an agent declares; without their value, which may be secret."""
+    for agent in crew.agents_by_name.values():
+        if agent.deps_type is None:
+            continue
+
+        try:
+            accepted = isinstance(deps, agent.deps_type)
+        except TypeError:
+            continue  # a protocol or a TypedDict: only type checkers can check it
+
+        if not accepted:
+            wanted, got = agent.deps_type.__name__, "no deps" if deps is None else f"a {type(deps).__name__}"
+            text = f"agent {agent.name!r} needs deps of the type {wanted}, but got {got}"
+            hint = f"pass deps= with a {wanted}, or CrewExecutor(deps=…) with a function that returns one"
+            raise InvalidInput([Violation(rule="deps", text=f"{text}; {hint}")])
+
+
+def read_overrides(model: object, settings: object) -> RunOverrides:
+    """The model and settings of one run. Raises `InvalidInput` for anything that can't be stored with the run."""
+    violations: list[Violation] = []
+
+    if model is not None and (not isinstance(model, str) or not model.strip()):
+        text = f"model must be a name such as 'openai:gpt-5-mini', not {abbreviate(model)}"
+        violations.append(Violation(rule="model", text=f"{text}: it is stored with the run, so that a resume uses it."))
+
+    if settings is not None and not isinstance(settings, ModelSettings):
+        text = f"settings must be ModelSettings(...), not {abbreviate(settings)}."
+        violations.append(Violation(rule="settings", text=text))
+    elif settings is not None and settings.secrets:
+        text = "settings.extra_headers holds a secret, which would be stored with the run: set it on the agent."
+        violations.append(Violation(rule="settings", text=text))
+
+    if violations:
+        raise InvalidInput(violations)
+
+    return RunOverrides(
+        model=model if isinstance(model, str) else "",
+        settings=settings if isinstance(settings, ModelSettings) else None,
+    )
+
+
 def check_on_existing(on_existing: object, run_id: str | None) -> None:
     """Raise `InvalidInput` unless `on_existing` is known, and has a run id to look for."""
     text = ""
@@ -160,7 +200,7 @@ def check_metadata(metadata: object) -> dict[str, JsonValue]:
 
     if isinstance(metadata, Mapping):
         metadata = dict(metadata)
-        violations = [Violation(rule="metadata", text=text) for text in _json_problems("metadata", metadata)]
+        violations = [Violation(rule="metadata", text=text) for text in json_problems("metadata", metadata)]
     else:
         text = f"metadata must be a dict such as {{'customer': 42}}, not {abbreviate(metadata)}."
         violations = [Violation(rule="metadata", text=text, value=metadata)]
@@ -172,7 +212,7 @@ def check_metadata(metadata: object) -> dict[str, JsonValue]:
     return copied
 
 
-def _json_problems(place: str, value: object, depth: int = 0) -> Iterator[str]:
+def json_problems(place: str, value: object, depth: int = 0) -> Iterator[str]:
     """Why a value is not JSON, without the value: it may be a secret."""
     if depth > MAX_METADATA_DEPTH:
         yield f"{place[:80]}… is nested too deeply: at most {MAX_METADATA_DEPTH} levels are accepted."
@@ -181,79 +221,14 @@ def _json_problems(place: str, value: object, depth: int = 0) -> Iterator[str]:
             if not isinstance(key, str):
                 yield f"{place} has the key {abbreviate(key)}: the keys must be strings."
 
-            yield from _json_problems(f"{place}[{abbreviate(key)}]", item, depth + 1)
+            yield from json_problems(f"{place}[{abbreviate(key)}]", item, depth + 1)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _json_problems(f"{place}[{index}]", item, depth + 1)
+            yield from json_problems(f"{place}[{index}]", item, depth + 1)
     elif isinstance(value, float) and not isfinite(value):
         yield f"{place} is {value}: JSON has only finite numbers."
     elif isinstance(value, str) and replace_surrogates(value) != value:
         yield f"{place} has a character without a partner (a lone surrogate), which can't be stored."
     elif not (value is None or isinstance(value, bool | int | float | str)):
         accepted = "accepted are None, bool, int, float, str, list and dict"
-        yield f"{place} is a {type(value).__name__}, not a JSON value: {accepted}."
-
-
-def answers_as_dict(answers: object) -> dict[str, object]:
-    """The answers by the id of their pause; empty for None."""
-    if answers is None:
-        return {}
-
-    if not isinstance(answers, Mapping):
-        text = f"The answers must be a mapping such as {{result.pauses[0].id: True}}, not {abbreviate(answers)}."
-        raise InvalidInput([Violation(rule="answer", text=text, value=answers)])
-
-    return dict(answers)
-
-
-def check_answers(state: RunState, answers: Mapping[str, object], validator: InputValidator) -> None:
-    """Raise `UnknownPause` or `InvalidInput` unless each answer is for a pending pause and of an accepted type."""
-    pending = {pause.id: pause for pause in pending_pauses(state)}
-
-    if unknown := [id for id in answers if id not in pending]:
-        raise UnknownPause(state.run_id, unknown, [*pending])
-
-    violations = [
-        violation for id, answer in answers.items() for violation in _answer_violations(pending[id], answer, validator)
-    ]
-
-    if violations:
-        raise InvalidInput(violations)
-
-
-AMBIGUOUS_REASONS = frozenset({"yes", "y", "ok", "okay", "true", "approve", "approved", "run again"})
-"""A text refuses a call: these look like an approval."""
-
-
-def _answer_violations(pause: Pause, answer: object, validator: InputValidator) -> Iterator[Violation]:
-    if pause.reason == "approval" and isinstance(answer, str) and answer.strip(" .!").lower() in AMBIGUOUS_REASONS:
-        text = (
-            f"The answer {answer!r} to {pause.id!r} is ambiguous: pass True to approve, or False or a reason to refuse."
-        )
-        yield Violation(rule="answer", text=text, value=answer)
-    elif pause.reason == "input" or (pause.reason == "approval" and isinstance(answer, str)):
-        yield from validator.answer_violations(pause.id, answer)
-    elif accepted := _accepted_answers(pause, answer):
-        text = f"The answer to {pause.id!r} must be {accepted}, not {abbreviate(answer)}."
-        yield Violation(rule="answer", text=text, value=answer)
-
-
-def _accepted_answers(pause: Pause, answer: object) -> str:
-    """The answers that the pause accepts, in words; empty if this answer is one of them."""
-    if pause.reason == "approval":
-        return "" if isinstance(answer, bool) else "True, False, or a string with the reason for the refusal"
-
-    if isinstance(answer, dict) and set(answer) == {"done"}:
-        return "" if _has_json(answer["done"]) else "{'done': result} with a result that can be converted to JSON"
-
-    accepted = isinstance(answer, str) and answer in ("run again", "skip")
-    return "" if accepted else "'run again', 'skip' or {'done': result}"
-
-
-def _has_json(value: object) -> bool:
-    try:
-        to_text(value)
-    except Exception:  # user code: the result of a tool may be any object, and its conversion may raise anything
-        return False
-
-    return True
+        yield f"{place} has the type {type(value).__name__}, not a JSON value: {accepted}."

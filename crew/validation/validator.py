@@ -10,11 +10,11 @@ from typing import Literal
 from crew.errors import InvalidInput, Violation
 from crew.message_rules.validate import validate
 from crew.messages import AssistantMessage, Message, ToolMessage
+from crew.run_ids import RUN_ID_RULE, is_run_id
 from crew.settings import NonNegativeInt, PositiveInt, check_settings
 from crew.validation.message_import import import_messages, is_from_run, merge_tool_messages
 
 AGENT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-RUN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -68,8 +68,8 @@ def agent_violations(value: object) -> Iterator[Violation]:
 
 
 def run_id_violations(value: object, name: str = "run id") -> Iterator[Violation]:
-    if not isinstance(value, str) or not RUN_ID.fullmatch(value):
-        text = f"The {name} must be 1–128 characters A–Z a–z 0–9 _ . : -, not {_abbreviate(value)}."
+    if not is_run_id(value):
+        text = f"The {name} must be {RUN_ID_RULE}, not {_abbreviate(value)}."
         yield Violation(rule=name.replace(" ", "_"), text=text, value=value)
 
 
