@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from functools import partial
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -32,7 +32,9 @@ from crew.interfaces import (
     WholeHistory,
     WholeHistoryMultipleSystemMessages,
 )
+from crew.mcp.server import MCPServer, ToolSettings
 from crew.providers.pool import model_name_problem
+from crew.providers.rate_limits import RateLimit
 from crew.runs.parameters import Limits, RequestParameters
 from crew.settings import (
     Accepts,
@@ -177,6 +179,7 @@ class HandoffSection(Section):
     to: str
     history: HandoffMode = "full"
     payload: str | None = None
+    on_handoff: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -184,17 +187,44 @@ class HandoffSection(Section):
         return {"to": value} if isinstance(value, str) else value
 
 
-class AgentSection(Section):
-    """An agent. Tools and pydantic models are written as `module:name`."""
+class ThenSection(Section):
+    """The agent or group that follows, by its name; or a function, as `module:name`, that selects one of `targets`."""
 
-    instructions: str = ""
+    to: str | None = None
+    choose: str | None = None
+    targets: list[str] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: object) -> object:
+        return {"to": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.to is None) == (self.choose is None):
+            raise plain_error("then", "must be a name, or a mapping with choose and targets", None)
+
+        return self
+
+
+class FunctionSection(Section):
+    """A function, written as `module:name`."""
+
+    function: str
+
+
+class AgentSection(Section):
+    """An agent. Tools, functions and pydantic models are written as `module:name`, MCP servers by their names."""
+
+    instructions: Annotated[str | FunctionSection, Accepts("a text, or {function: module:name}")] = ""
     model: ModelName
     backup: ModelName | None = None
     description: str = ""
     tools: list[str] = []
+    guardrails: list[str] = []
     handoffs: list[HandoffSection] = []
     routes: list[RouteSection] = []
-    then: str | None = None
+    then: ThenSection | None = None
     wait_for_signal: bool = False
     history: PolicySection | None = None
     max_input_tokens: PositiveInt | None = None
@@ -208,21 +238,51 @@ class GroupSection(Section):
     """A parallel group."""
 
     branches: list[str]
-    then: str | None = None
+    then: ThenSection | None = None
     on_error: Annotated[
         Literal["collect", "fail_fast", "first_success"] | int,
         Accepts("'collect', 'fail_fast', 'first_success' or a number of branches"),
     ] = "collect"
     timeout: Seconds | None = None
     max_concurrency: PositiveInt | None = None
+    items: str | None = None
+    max_items: PositiveInt = 100
 
 
 class CrewSection(Section):
-    """A crew. `entry` names the agent or group that starts; default: the first agent."""
+    """A crew. `entry` names the agent or group that starts; default: the first agent. Guardrails are `module:name`."""
 
     agents: dict[str, AgentSection]
     groups: dict[str, GroupSection] = {}
     entry: str | None = None
+    guardrails: list[str] = []
+
+
+def _read_tool_settings(value: object) -> ToolSettings:
+    return read_settings(ToolSettings, value, approval=Literal["never", "always"] | None)
+
+
+def _read_mcp_server(value: object) -> dict[str, Any]:
+    """The settings of a server; its name is the key in the file."""
+    tools = dict[str, Annotated[ToolSettings, PlainValidator(_read_tool_settings)]]
+    texts = dict[str, str]
+    options = read_options(
+        MCPServer,
+        value,
+        stdio=list[str],
+        env=texts,
+        headers=texts,
+        tools=tools,
+        only=list[str],
+        folder=str,
+        pins=str,
+        approval=Literal["never", "writes", "always"],
+    )
+
+    if "name" in options:
+        raise plain_error("name", "is not a known key: the name of a server is its key in mcp_servers", options["name"])
+
+    return options
 
 
 def _check_store(value: str) -> str:
@@ -243,11 +303,13 @@ class ConfigFile(Section):
     max_concurrent_runs: PositiveInt | None = None
     store: Annotated[str, AfterValidator(_check_store)] | None = None
     retry: RetrySection | None = None
+    rate_limits: dict[str, Annotated[RateLimit, PlainValidator(partial(read_settings, RateLimit))]] | None = None
     limits: Annotated[Limits, PlainValidator(partial(read_settings, Limits))] = Limits()
     parameters: Annotated[RequestParameters, PlainValidator(_read_parameters)] = RequestParameters()
     validator: Annotated[InputValidator, PlainValidator(partial(read_settings, InputValidator))] = InputValidator()
     telemetry: Annotated[TelemetrySettings, PlainValidator(partial(read_settings, TelemetrySettings))] | None = None
     execution: ExecutionSection = ExecutionSection()
+    mcp_servers: dict[str, Annotated[dict[str, Any], PlainValidator(_read_mcp_server)]] = {}
     crews: dict[str, CrewSection] = {}
     _locations: dict[Place, str] = PrivateAttr(default_factory=dict)
     _variables: Variables = PrivateAttr(default_factory=Variables)
