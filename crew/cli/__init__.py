@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
+import re
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from crew.cli.arguments import create_parser
 from crew.cli.escaped_output import escaped_output
@@ -54,9 +56,18 @@ def _parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str] |
     if input_missing and len(rest) == 1 and not rest[0].startswith("-"):
         args.input = rest[0]
     elif rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        used: argparse.ArgumentParser = parser if args.command is None else args.subparser
+        used.error(f"unrecognized arguments: {' '.join(rest)}{_option_hint(rest, used)}")
 
     return args
+
+
+def _option_hint(rest: Sequence[str], parser: argparse.ArgumentParser) -> str:
+    """Names the option that a misspelt one may have meant."""
+    known = re.findall(r"--[a-z][a-z-]*", parser.format_usage())
+    misspelt = [argument.partition("=")[0] for argument in rest if argument.startswith("--")]
+    close = [name for option in misspelt for name in get_close_matches(option, known, n=1)]
+    return f". Did you mean {', '.join(dict.fromkeys(close))}?" if close else ""
 
 
 def _escape_unencodable_output() -> None:

@@ -1,10 +1,14 @@
-"""Declares the arguments of all commands; imports nothing of Crew, so that `crew --help` is fast."""
+"""Declares the arguments of all commands; imports nothing that takes time, so that `crew --help` is fast."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TypeAlias
+
+from crew.cli.mcp_arguments import add_mcp_options
+from crew.cli.serve_arguments import add_serve_options, port
+from crew.cli.simulate_arguments import add_simulate_parser
+from crew.run_ids import RUN_ID_RULE, is_run_id
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """The parameter of the functions that declare a subcommand; argparse has no public name for its type."""
@@ -15,63 +19,24 @@ TARGET_HELP = (
 
 ACCEPTED_ANSWERS = {
     "input": "a text",
-    "approval": "yes, no, or a reason for refusing",
+    "question": "a text",
+    "approval": "yes, no, edit, or a reason for refusing",
     "in_doubt": "run again, skip, or done=RESULT",
+    "consent": "yes, no, or a reason for refusing",
 }
 """The answers to a pause by its reason, as the prompt, the help and the errors list them."""
 
+RUN_STATUSES = ("running", "interrupted", "paused", "failed", "completed", "limit", "stopped", "cancelled")
+
 EXIT_CODES_HELP = (
     "Exit codes: 0 completed, 1 failed, 2 wrong usage, 3 paused without a terminal to answer, 4 limit reached, "
-    "130 Ctrl-C, 143 SIGTERM."
+    "5 ended by a tool or a guardrail, 130 Ctrl-C, 143 SIGTERM."
 )
 ANSWERS_HELP = (
-    f"For an approval: {ACCEPTED_ANSWERS['approval']}. For a call that may have run before the process ended: "
+    f'For an approval or a consent: {ACCEPTED_ANSWERS["approval"]} (edit {{"amount": 5}} runs the '
+    f"call with another amount). For a call that may have run before the process ended: "
     f"{ACCEPTED_ANSWERS['in_doubt']}. For a question: the text."
 )
-
-PRICES_HELP = {
-    "--input": ("input tokens", 3.0),
-    "--output": ("output tokens", 15.0),
-    "--cache-read": ("tokens read from the cache", 0.3),
-    "--cache-write": ("tokens written to the cache", 3.75),
-}
-"""The defaults of `crew.simulator.Prices`, which this module does not import; a test compares them."""
-
-SIMULATE_DESCRIPTION = """\
-Replay a recorded transcript through history policies, with no key and no model.
-
-The transcript is a JSON file: a recording of Crew, or a list of messages in OpenAI's or Anthropic's
-format. Each policy gets the same replies and tool results and runs the same code as a live run. For
-policies without summaries the requests are byte for byte those of a live run.
-"""
-
-SIMULATE_EPILOG = """\
-policies:
-  [LABEL=]NAME[:OPTION=VALUE,...], for example:
-    unbounded                          keep all messages
-    rolling                            the default: prune to 25 messages when there are more than 50
-    rolling:limit=40,prune_to=40       a window that slides by one message
-    big=rolling:limit=200              the same policy with a label
-    head_tail:max_messages=60          keep the first and the last messages
-    checkpoint:trigger_at=60           replace old messages by summaries (simulated by an extract)
-    mask_tool_results:keep_recent=10   replace old tool results by [Omitted]
-  Join policies with + to chain them:  mask_tool_results:keep_recent=5+rolling:limit=100
-
-columns of the table:
-  peak, total    input tokens of the largest request and of all requests
-  cached         share of the input tokens that a prompt cache serves
-  breaks         requests that do not start with the whole previous request, so that the cache is rewritten
-  cost           in US dollars, at the given prices per million tokens
-  goal           share of the requests that contain the user's task
-  facts          texts given with --fact that the last request contains
-  constraints    the user's sentences with "must", "never", "only" ... that the last request contains
-  valid          requests that satisfy the strictest provider's rules
-
-examples:
-  crew simulate examples/transcripts/coding.json
-  crew simulate run.json -p unbounded -p rolling -p checkpoint --fact INV-2041 --svg tokens.svg
-  crew simulate run.json --json > simulation.json
-"""
 
 
 def create_parser() -> argparse.ArgumentParser:
@@ -85,11 +50,20 @@ def create_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_run_parser(subparsers)
     _add_chat_parser(subparsers)
+    _add_serve_parser(subparsers)
+    _add_mcp_parser(subparsers)
     _add_resume_parser(subparsers)
     _add_cancel_parser(subparsers)
+    _add_worker_parser(subparsers)
     _add_show_parser(subparsers)
-    _add_simulate_parser(subparsers)
+    _add_check_parser(subparsers)
+    add_simulate_parser(subparsers)
+    _add_inspect_parser(subparsers)
     _add_store_parsers(subparsers)
+
+    for subparser in subparsers.choices.values():
+        subparser.set_defaults(subparser=subparser)
+
     return parser
 
 
@@ -101,6 +75,23 @@ class _PrintVersion(argparse.Action):
 
         print(version("crew-executor"))
         parser.exit()
+
+
+def _id(text: str) -> str:
+    """The type of arguments that name a run or a conversation."""
+    if not is_run_id(text):
+        raise argparse.ArgumentTypeError(f"an id must be {RUN_ID_RULE}, not {text!r}")
+
+    return text
+
+
+def _run_id(text: str) -> str:
+    run, slash, _ = text.partition("/")
+
+    if slash and is_run_id(run):
+        raise argparse.ArgumentTypeError(f"{text!r} is a branch, which is part of its run: pass {run!r}")
+
+    return _id(text)
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
@@ -125,8 +116,12 @@ def _add_run_parser(subparsers: Subparsers) -> None:
     _add_target(parser)
     parser.add_argument("input", nargs="?", help="the task for the crew; read from standard input if omitted")
     parser.add_argument("--agent", help="the agent that starts (default: the crew's entry)")
+    parser.add_argument("--model", metavar="NAME", help="the model of all agents, such as openai:gpt-5-mini")
     parser.add_argument("--rounds", type=int, metavar="N", help="maximum number of model calls (default 200)")
-    _add_settings(parser, store_help="save the run in this SQLite file (or sqlite:///FILE), so that it can be resumed")
+    _add_settings(
+        parser, store_help="save the run in this SQLite file or postgresql:// database, so that it can be resumed"
+    )
+    _add_temporal_options(parser, "run the crew on the workers of this Temporal server")
     _add_output_options(parser)
     parser.set_defaults(function="crew.cli.run_command:run_command", strict=False, take_over=False)
 
@@ -140,12 +135,47 @@ def _add_chat_parser(subparsers: Subparsers) -> None:
         epilog="Example: crew chat crew.py --store runs.db --conversation customer-42",
     )
     _add_target(parser)
-    parser.add_argument("--conversation", metavar="ID", help="continue this stored conversation, or begin it")
+    parser.add_argument("--conversation", type=_id, metavar="ID", help="continue this stored conversation, or begin it")
     parser.add_argument("--agent", help="the agent of the first turn (default: the one that answered last)")
+    parser.add_argument("--model", metavar="NAME", help="the model of all agents, such as openai:gpt-5-mini")
     parser.add_argument("--rounds", type=int, metavar="N", help="maximum number of model calls a turn (default 200)")
     parser.add_argument("--quiet", action="store_true", help="print only the answers")
-    _add_settings(parser, store_help="keep the conversation in this SQLite file (or sqlite:///FILE)")
+    _add_settings(parser, store_help="keep the conversation in this SQLite file or postgresql:// database")
     parser.set_defaults(function="crew.cli.chat_command:chat_command")
+
+
+def _add_serve_parser(subparsers: Subparsers) -> None:
+    """Declare the arguments of `crew serve`."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve crews over HTTP",
+        description="Serve a crew, or all crews of a configuration file, over HTTP. Prints an address with a token for "
+        "the browser, which is valid once. Ctrl-C ends the service; its runs can be resumed.",
+        epilog="Example: crew serve examples/support.py --store runs.db",
+    )
+    _add_target(parser)
+    add_serve_options(parser)
+    _add_settings(parser, store_help="keep the runs in this SQLite file or PostgreSQL database (default: in memory)")
+    _add_temporal_options(parser, "drive the runs on the workers of this Temporal server")
+    parser.set_defaults(function="crew.cli.serve_command:serve_command", rounds=None, quiet=False)
+
+
+def _add_mcp_parser(subparsers: Subparsers) -> None:
+    """Declare the arguments of `crew mcp`."""
+    parser = subparsers.add_parser(
+        "mcp",
+        help="serve crews as an MCP server",
+        description="Offer each crew as a tool of an MCP server, over stdin and stdout or over HTTP. The events of a "
+        "run are reported as progress. Where the run pauses, the user of the client is asked, if the client can do so.",
+        epilog="Example: crew mcp examples/support.py --http --port 8001",
+    )
+    _add_target(parser)
+    add_mcp_options(parser)
+    _add_settings(
+        parser,
+        store_help="save the runs in this SQLite file or postgresql:// database, to answer paused ones later",
+    )
+    parser.set_defaults(function="crew.cli.mcp_command:mcp_command", rounds=None, quiet=False)
 
 
 def _add_resume_parser(subparsers: Subparsers) -> None:
@@ -157,7 +187,7 @@ def _add_resume_parser(subparsers: Subparsers) -> None:
         epilog=f"{EXIT_CODES_HELP} Example: crew resume crew.py RUN --store runs.db --answer yes",
     )
     _add_target(parser)
-    parser.add_argument("run_id", help="the id of the run")
+    parser.add_argument("run_id", type=_run_id, help="the id of the run")
     parser.add_argument(
         "--answer",
         action="append",
@@ -172,7 +202,8 @@ def _add_resume_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--take-over", action="store_true", help="take the run from another process that is still running it"
     )
-    _add_settings(parser, store_help="the SQLite file that holds the run (required)")
+    _add_settings(parser, store_help="the SQLite file or postgresql:// URL that holds the run (required)")
+    _add_temporal_options(parser, "the Temporal server on which the run is")
     _add_output_options(parser)
     # A run keeps the limits of its start.
     parser.set_defaults(function="crew.cli.run_command:resume_command", rounds=None)
@@ -188,9 +219,31 @@ def _add_cancel_parser(subparsers: Subparsers) -> None:
         epilog="Exit codes: 0 cancelled, 1 failed, 2 wrong usage. Example: crew cancel crew.py RUN --store runs.db",
     )
     _add_target(parser)
-    parser.add_argument("run_id", help="the id of the run")
-    _add_settings(parser, store_help="the SQLite file that holds the run (required)")
+    parser.add_argument("run_id", type=_run_id, help="the id of the run")
+    _add_settings(parser, store_help="the SQLite file or postgresql:// URL that holds the run (required)")
+    _add_temporal_options(parser, "the Temporal server on which the run is")
     parser.set_defaults(function="crew.cli.run_command:cancel_command", rounds=None)
+
+
+def _add_worker_parser(subparsers: Subparsers) -> None:
+    """Declare the arguments of `crew worker`."""
+    parser = subparsers.add_parser(
+        "worker",
+        help="drive runs of a crew on a Temporal server",
+        description="Take runs of a crew from a Temporal server, drive them and perform their effects, until Ctrl-C. "
+        "Any number of workers may run at the same time; they share the store.",
+        epilog="Example: crew worker crew.py --temporal 127.0.0.1:7233 --store runs.db",
+    )
+    _add_target(parser)
+    _add_settings(parser, store_help="the store that workers and clients share: PostgreSQL, or a file on one machine")
+    _add_temporal_options(parser, "the Temporal server (required)")
+    parser.set_defaults(function="crew.cli.worker_command:worker_command", rounds=None)
+
+
+def _add_temporal_options(parser: argparse.ArgumentParser, help: str) -> None:
+    parser.add_argument("--temporal", metavar="HOST:PORT", help=f"{help}; needs the extra temporal")
+    parser.add_argument("--namespace", help="the namespace on the server (default: TEMPORAL_NAMESPACE, or default)")
+    parser.add_argument("--task-queue", metavar="NAME", help="the task queue of the workers (default crew-NAME)")
 
 
 def _add_settings(parser: argparse.ArgumentParser, *, store_help: str) -> None:
@@ -228,50 +281,58 @@ def _add_show_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(function="crew.cli.show_command:show_command")
 
 
-def _add_simulate_parser(subparsers: Subparsers) -> None:
-    """Declare the arguments of `crew simulate`."""
+def _add_check_parser(subparsers: Subparsers) -> None:
+    """Declare the arguments of `crew check`."""
     parser = subparsers.add_parser(
-        "simulate",
-        help="compare history policies on a recorded transcript",
-        description=SIMULATE_DESCRIPTION,
-        epilog=SIMULATE_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "check",
+        help="check crews and list their agents, models, tools and MCP servers",
+        description="Check the definition of crews, and list their agents, models and tools. MCP servers and other "
+        "toolsets are opened, and their tools are listed; this runs the commands of the servers.",
+        epilog="Exit codes: 0 all is well, 1 a toolset is not available or its tools changed, 2 the definition is "
+        "wrong. Example: crew check config.yaml",
     )
-    parser.add_argument("transcript", type=Path, help="the transcript, a JSON file")
-    parser.add_argument(
-        "-p",
-        "--policy",
-        action="append",
-        default=[],
-        metavar="POLICY",
-        help="a policy to simulate; can be repeated (default: unbounded, sliding 50 and rolling 50)",
+    _add_target(parser)
+    parser.add_argument("--offline", action="store_true", help="do not open MCP servers and other toolsets")
+    parser.add_argument("--config", metavar="FILE", help="executor settings, in the format of config.yaml")
+    parser.set_defaults(
+        function="crew.cli.check_command:check_command",
+        rounds=None,
+        quiet=False,
+        store=None,
+        max_messages=None,
+        history=None,
     )
-    parser.add_argument(
-        "--fact", action="append", default=[], help="a text to look for in the last request; can be repeated"
-    )
-    parser.add_argument("--fixed-tokens", type=int, default=0, help="tokens of instructions and tools (default 0)")
 
-    for option, (tokens, price) in PRICES_HELP.items():
-        parser.add_argument(
-            option, type=float, metavar="DOLLARS", help=f"price of {tokens}, per million (default {price})"
-        )
 
-    parser.add_argument(
-        "--cache-step", type=int, metavar="TOKENS", help="the cache is read in multiples of it (OpenAI: 128; default 1)"
+def _add_inspect_parser(subparsers: Subparsers) -> None:
+    """Declare the arguments of `crew inspect`."""
+    parser = subparsers.add_parser(
+        "inspect",
+        help="show stored runs in the browser",
+        description="Show the runs of a store in the browser, read-only: the timeline, the history of each request, "
+        "tokens and costs. Prints an address with a token that is valid once. Ctrl-C ends it.",
+        epilog="Example: crew inspect runs.db --open",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw a chart of the tokens of each request")
-    parser.set_defaults(function="crew.cli.simulate_command:simulate_command")
+    parser.add_argument("store", help="an SQLite file or a postgresql:// URL")
+    parser.add_argument("--port", type=port, default=8700, help="the port (default 8700; 0: any free port)")
+    parser.add_argument("--open", action="store_true", help="open the address in the browser")
+    parser.add_argument(
+        "--crew",
+        metavar="TARGET",
+        help="the crew of the runs, such as crew.py, whose constant instructions are then shown; nothing of it runs",
+    )
+    parser.set_defaults(function="crew.cli.inspect_command:inspect_command")
 
 
 def _add_store_parsers(subparsers: Subparsers) -> None:
     """Declare the commands that read stored runs, or erase them."""
     runs = _add_store_parser(subparsers, "runs", "list the stored runs", "List the runs of a store, newest first.")
     runs.add_argument("--crew", help="only runs of this crew")
+    runs.add_argument("--status", choices=RUN_STATUSES, metavar="STATUS", help=f"only {', '.join(RUN_STATUSES)} runs")
+    runs.add_argument("--conversation", type=_id, metavar="ID", help="only runs of this conversation")
     runs.add_argument(
-        "--status", help="only runs with this status: running, paused, failed, completed, limit or cancelled"
+        "--metadata", action="append", metavar="KEY=VALUE", help="only runs with this value, a text or JSON; repeatable"
     )
-    runs.add_argument("--conversation", metavar="ID", help="only runs of this conversation")
     runs.add_argument("--limit", type=int, default=20, metavar="N", help="runs on one page (default 20)")
     runs.add_argument("--cursor", help="the next page, as the page before printed it")
     runs.add_argument("--json", action="store_true", help="print a JSON list")
@@ -281,7 +342,7 @@ def _add_store_parsers(subparsers: Subparsers) -> None:
         "print every message of a run",
         "Print every message of a run and of its branches, and which of them the newest request of an agent left out.",
     )
-    transcript.add_argument("run_id", help="the id of the run")
+    transcript.add_argument("run_id", type=_run_id, help="the id of the run, or of a conversation: its newest run")
     transcript.add_argument("--full", action="store_true", help="print whole messages instead of their first line")
     explain = _add_store_parser(
         subparsers,
@@ -290,32 +351,37 @@ def _add_store_parsers(subparsers: Subparsers) -> None:
         "Explain a request: which messages it held, which were masked, summarised or evicted and by which rule, what "
         "moved the prefix, and the tokens.",
     )
-    explain.add_argument("run_id", help="the id of the run")
+    explain.add_argument("run_id", type=_run_id, help="the id of the run, or of a conversation: its newest run")
     explain.add_argument("--request", type=int, metavar="N", help="the number of the request (default: the last one)")
     trace = _add_store_parser(
         subparsers, "trace", "print the span tree of a run", "Print the span tree of a stored run: time, tokens, cost."
     )
-    trace.add_argument("run_id", help="the id of the run")
+    trace.add_argument("run_id", type=_run_id, help="the id of the run, or of a conversation: its newest run")
     export = _add_store_parser(
         subparsers,
         "export",
         "print runs as JSON lines",
         "Print a run, or all runs, as JSON lines: one for the run, each message and each event.",
     )
-    export.add_argument("run_id", nargs="?", help="the id of the run (default: all runs)")
+    export.add_argument("run_id", type=_run_id, nargs="?", help="the id of the run or conversation (default: all runs)")
     forget = _add_store_parser(
         subparsers,
         "forget",
         "erase a run or a conversation",
         "Erase a run or a conversation: its messages, events and index entries, also from the bytes of the file.",
     )
-    forget.add_argument("id", help="the id of the run or conversation")
+    forget.add_argument("id", type=_run_id, help="the id of the run or conversation")
+    forget.add_argument(
+        "--conversation", action="store_true", help="erase all runs of the conversation, also if a run has the same id"
+    )
 
 
 def _add_store_parser(subparsers: Subparsers, name: str, help: str, description: str) -> argparse.ArgumentParser:
     argument = {"runs": "", "forget": " RUN", "export": " RUN > run.jsonl"}.get(name, " RUN")
     example = f"crew {name} --store runs.db{argument}"
     parser = subparsers.add_parser(name, help=help, description=description, epilog=f"Example: {example}")
-    parser.add_argument("--store", required=True, metavar="FILE", help="the SQLite file that holds the runs")
+    parser.add_argument(
+        "--store", required=True, metavar="FILE", help="the SQLite file or postgresql:// URL that holds the runs"
+    )
     parser.set_defaults(function=f"crew.cli.store_commands:{name}_command")
     return parser

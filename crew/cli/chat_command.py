@@ -8,19 +8,24 @@ import json
 import sys
 import uuid
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TypeVar
 
-from crew.cli.run_command import build_executor, find_store, output_json, printed_warnings
+from crew.cli.escaped_output import stdout_is_terminal
+from crew.cli.pause_answers import ask_user, print_refusals
+from crew.cli.run_command import build_executor, find_store, printed_warnings
 from crew.cli.signals import Terminated, prompt, run_until_signalled
-from crew.cli.store_commands import prefix_text, tokens_text
+from crew.cli.store_commands import request_lines
 from crew.cli.target import load_crew
-from crew.cli.terminal import ask_user, print_events, print_refusals
+from crew.cli.terminal import print_events
 from crew.engine.stream import EventStream
-from crew.errors import CrewError, UnknownRun
+from crew.errors import CrewError, DefinitionError, InvalidInput, UnknownRun
 from crew.executor import CrewExecutor
-from crew.messages import AssistantMessage, Manifest, Usage
+from crew.messages import AssistantMessage, Usage
+from crew.runs.answer_text import Answer
 from crew.runs.result import RunResult
 from crew.runs.state import Pause
+from crew.store.codec import MessageSection
 from crew.store.location import open_store
 from crew.store.rows import message_text
 
@@ -30,7 +35,7 @@ HELP = """\
 /history  the messages that the next request can hold
 /why      what the last request held, what it left out and why
 /cost     requests, tokens and cost of this session
-/retry    resume the last turn if it failed or was cancelled, else ask the last question again
+/retry    resume the last turn if it failed, was cancelled or waits for an answer, else ask the last question again
 /quit     end; so does Ctrl-D. Ctrl-C cancels the turn and keeps the conversation"""
 
 
@@ -40,7 +45,8 @@ def chat_command(args: argparse.Namespace) -> int:
     crew = load_crew(args.target, args.allow_modules)
     store = None if args.location is None else open_store(args.location, args.store_name)
     # A terminal shows a reply while it is generated; elsewhere each answer is printed to stdout as a whole.
-    args.stream, args.quiet = sys.stdout.isatty(), args.quiet or not sys.stdout.isatty()
+    args.stream = stdout_is_terminal()
+    args.quiet = args.quiet or not args.stream
 
     try:
         with printed_warnings(args):
@@ -71,9 +77,10 @@ class Chat:
         self._results: dict[str, RunResult] = {}
 
     def run(self) -> None:
-        """Read and answer until the end of the input."""
+        """Read and answer until the end of the input. Raises `InvalidInput` if no turn can start with the options."""
+        self._stream("?")  # checks the options; a stream starts nothing until it is read
         print(f"crew: conversation {self._id}; /help lists the commands", file=sys.stderr)
-        self._answer_pauses()
+        self._open_last_turn()
 
         while True:
             try:
@@ -105,12 +112,18 @@ class Chat:
 
     def _ask(self, text: str) -> None:
         self._input, self._run_id = text, uuid.uuid4().hex
-        self._turn(
-            lambda: self._executor.execute_stream(
-                text, run_id=self._run_id, conversation=self._id, on_paused="cancel", agent=self._args.agent
-            )
-        )
+        self._turn(lambda: self._stream(text))
         self._args.agent = None  # the next turn starts with the agent that answers now
+
+    def _stream(self, text: str) -> EventStream:
+        return self._executor.execute_stream(
+            text,
+            run_id=self._run_id or None,
+            conversation=self._id,
+            on_paused="cancel",
+            agent=self._args.agent,
+            model=self._args.model,
+        )
 
     def _retry(self) -> None:
         if self._is_open:
@@ -121,9 +134,10 @@ class Chat:
             print("crew: there is no turn to repeat", file=sys.stderr)
 
     def _turn(self, start: Callable[[], EventStream]) -> None:
-        """Run a turn to its end, with the user's answers to its pauses, and print the answer."""
-        result = self._attempt(lambda: print_events(start(), self._args))
+        self._finish(self._attempt(lambda: print_events(start(), self._args)))
 
+    def _finish(self, result: RunResult | None) -> None:
+        """Run a turn to its end, with the user's answers to its pauses, and print the answer."""
         while result is not None and result.stop_reason == "paused":
             result = self._resume(result.run_id, result.pauses)
 
@@ -134,33 +148,59 @@ class Chat:
 
         self._results[result.run_id] = result
 
-        if not self._args.stream or result.stop_reason != "completed":
-            output = output_json(result)
+        if result.stop_text:
+            print(f"crew: stopped: {result.stop_text}", file=sys.stderr)
+        elif not self._args.stream or result.stop_reason != "completed":
+            output = result.output_json()
             print(output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, indent=2), flush=True)
 
     def _resume(self, run_id: str, pauses: tuple[Pause, ...]) -> RunResult | None:
+        """Ask the user and resume the turn; ask again if the run does not accept an answer, such as new arguments."""
+        while True:
+            try:
+                answers = {pause.id: ask_user(pause) for pause in pauses}
+            except (EOFError, KeyboardInterrupt) as error:
+                if isinstance(error, Terminated):
+                    raise
+
+                print("crew: not answered; /retry asks again, the next message cancels this turn", file=sys.stderr)
+                return None
+
+            print_refusals(pauses, answers)
+            outcome = self._attempt(partial(self._send_answers, run_id, answers))
+
+            if not isinstance(outcome, InvalidInput):
+                return outcome
+
+            print(f"crew: {outcome}", file=sys.stderr)
+
+    async def _send_answers(self, run_id: str, answers: dict[str, Answer]) -> RunResult | InvalidInput:
         try:
-            answers = {pause.id: ask_user(pause) for pause in pauses}
-        except (EOFError, KeyboardInterrupt) as error:
-            if isinstance(error, Terminated):
-                raise
+            return await print_events(self._executor.resume_stream(run_id, answers), self._args)
+        except InvalidInput as error:
+            return error  # nothing was stored
 
-            print("crew: not answered; the next message cancels this turn", file=sys.stderr)
-            return None
-
-        print_refusals(pauses, answers)
-        return self._attempt(lambda: print_events(self._executor.resume_stream(run_id, answers), self._args))
-
-    def _answer_pauses(self) -> None:
-        """Ask for the answers that the last turn of a stored conversation waits for."""
+    def _open_last_turn(self) -> None:
+        """Ask for the answers that the last turn of a stored conversation waits for, or offer to resume it."""
         found = self._attempt(lambda: self._executor.conversation(self._id)) if self._args.conversation else None
 
-        if found is not None and found.pauses:
-            result = self._resume(found.runs[-1].run_id, found.pauses)
+        if found is None:
+            return
 
-            if result is not None:
-                self._results[result.run_id] = result
-                print(output_json(result), flush=True)
+        if found.crew != (name := self._executor.plan.crew.name):
+            problem = (
+                f"the conversation {self._id!r} belongs to the crew {found.crew!r}, not to {name!r}; use another id"
+            )
+            raise DefinitionError("--conversation", problem)
+
+        last = found.runs[-1]
+        self._run_id = last.run_id
+
+        if found.pauses:
+            self._finish(self._resume(last.run_id, found.pauses))
+        elif last.status in ("failed", "running"):
+            self._is_open = True
+            print("crew: the last turn did not end; /retry resumes it, the next message closes it", file=sys.stderr)
 
     def _attempt(self, work: Callable[[], Coroutine[object, object, Value]]) -> Value | None:
         """The result of this work; None if it failed or was cancelled with Ctrl-C, which is printed."""
@@ -184,30 +224,23 @@ class Chat:
 
         for message in () if found is None else found.history:
             speaker = message.agent if isinstance(message, AssistantMessage) else message.role
-            print(f"{speaker}: {message_text(message)}")
+            print(f"{speaker}: {message_text(message).lstrip()}")
 
     def _print_why(self) -> None:
-        manifest = self._last_manifest()
+        messages = self._attempt(lambda: self._executor.transcript(self._id)) or ()
+        replies = [
+            index
+            for index, message in enumerate(messages)
+            if isinstance(message, AssistantMessage) and message.manifest is not None
+        ]
 
-        if manifest is None:
+        if not replies:
             print("crew: no request was answered yet", file=sys.stderr)
             return
 
-        print(f"{manifest.agent} · {manifest.model} · {manifest.messages} messages sent · {tokens_text(manifest)}")
-        print(prefix_text(manifest))
-
-        for line in manifest.removed:
-            print(f"  ○ {line.id}  {line.disposition} by {line.reason or 'the policy'}")
-
-        for line in manifest.tail:
-            print(
-                f"  ● {line.id}  {line.disposition}{f' by {line.reason}' if line.reason else ''}, {line.tokens} tokens"
-            )
-
-    def _last_manifest(self) -> Manifest | None:
-        messages = [message for result in self._results.values() for message in result.transcript]
-        replies = [message for message in messages if isinstance(message, AssistantMessage)]
-        return next((reply.manifest for reply in reversed(replies) if reply.manifest is not None), None)
+        section = MessageSection(path=self._id, start=0, messages=messages)
+        known = {message.id: (position, message) for position, message in section.numbered()}
+        print("\n".join(request_lines(section, replies[-1], known)))
 
     def _print_cost(self) -> None:
         usage = sum((result.usage for result in self._results.values()), Usage())
@@ -215,4 +248,9 @@ class Chat:
         tokens = (
             f"{usage.input_tokens:,} input tokens ({usage.cache_read_tokens:,} cached), {usage.output_tokens:,} output"
         )
-        print(f"{len(self._results)} turns, {usage.requests} requests, {tokens}, cost {cost}")
+        turns, requests = _count(len(self._results), "turn"), _count(usage.requests, "request")
+        print(f"{turns}, {requests}, {tokens}, cost {cost}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

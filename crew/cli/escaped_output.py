@@ -52,6 +52,12 @@ def escaped_output() -> Iterator[None]:
         yield
 
 
+def stdout_is_terminal() -> bool:
+    """Whether a person reads what is printed."""
+    out = sys.stdout
+    return (out.stream if isinstance(out, EscapedStream) else out).isatty()
+
+
 @contextlib.contextmanager
 def terminal_streams() -> Iterator[None]:
     """The streams as they were: `input` edits lines only if they are the terminal's."""

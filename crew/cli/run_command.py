@@ -11,31 +11,34 @@ import shlex
 import sys
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from crew.agents.crew import Crew
-from crew.cli.arguments import ACCEPTED_ANSWERS
+from crew.cli.pause_answers import accepted_answers, ask_user, print_choices, print_refusals
 from crew.cli.signals import run_until_signalled
 from crew.cli.simulate_command import parse_policy
 from crew.cli.target import CONFIG_SUFFIXES, load_crew
-from crew.cli.terminal import Answer, ask_user, parse_answer, print_events, print_refusals
+from crew.cli.temporal_client import check_unused, temporal_executor
+from crew.cli.terminal import print_events
 from crew.config.build import executor_options
 from crew.config.yaml_source import load
 from crew.engine.stream import EventStream
-from crew.errors import DefinitionError, RunError, UnknownPause
+from crew.errors import DefinitionError, InvalidInput, RunError, UnknownPause
 from crew.executor import CrewExecutor
+from crew.runs.answer_text import Answer, parse_answer
+from crew.runs.interfaces import RunStore
 from crew.runs.parameters import Limits
 from crew.runs.result import RunResult
 from crew.runs.state import Pause, pending_pauses
 from crew.simulator.recording import read_recording
-from crew.store.location import OpenedStore, file_problem, open_existing_store, open_store
+from crew.store.location import file_problem, open_existing_store, open_store
 from crew.telemetry.text_tree import Tree
 
 _PASSWORD = re.compile("(://[^/@:]*):[^/@]*@")
 
-EXIT_CODES = {"completed": 0, "paused": 3, "limit": 4, "cancelled": 130}
+EXIT_CODES = {"completed": 0, "paused": 3, "limit": 4, "stopped": 5, "cancelled": 130}
 
 
 def run_command(args: argparse.Namespace) -> int:
@@ -49,7 +52,7 @@ def run_command(args: argparse.Namespace) -> int:
         if args.location is not None and not args.quiet:
             print(f"crew: run {args.run_id}", file=sys.stderr)
 
-        return executor.execute_stream(text.strip("\n"), agent=args.agent, run_id=args.run_id)
+        return executor.execute_stream(text.strip("\n"), agent=args.agent, run_id=args.run_id, model=args.model)
 
     return _run_and_report(args, start)
 
@@ -69,7 +72,8 @@ def cancel_command(args: argparse.Namespace) -> int:
     store = open_existing_store(args.location, args.store_name)
 
     try:
-        run_until_signalled(_cancel(build_executor(crew, args, store, None), args.run_id))
+        args.quiet = False
+        run_until_signalled(_cancel(open_executor(crew, store, None, args), args.run_id))
     finally:
         store.close()
 
@@ -77,8 +81,8 @@ def cancel_command(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _cancel(executor: CrewExecutor, run_id: str) -> None:
-    async with executor:
+async def _cancel(opening: Awaitable[CrewExecutor], run_id: str) -> None:
+    async with await opening as executor:
         await executor.cancel(run_id)
 
 
@@ -94,7 +98,11 @@ def find_store(args: argparse.Namespace) -> None:
     args.location, args.store_name = args.store, "--store"
 
     if args.store is None and (config := _config_file(args)) is not None:
-        args.location, args.store_name = executor_options(load(config), config)["store"], f"{config}: store"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # they are printed when the executor is built
+            options = executor_options(load(config), config)
+
+        args.location, args.store_name = options["store"], f"{config}: store"
 
 
 def _config_file(args: argparse.Namespace) -> str | None:
@@ -139,7 +147,8 @@ def _parse_answers(args: argparse.Namespace, pauses: Sequence[Pause]) -> dict[st
         answer = parse_answer(pause, text)
 
         if answer is None:
-            accepted = ACCEPTED_ANSWERS[pause.reason]
+            choices = f" ({', '.join(map(repr, pause.choices))})" if pause.choices else ""
+            accepted = f"{accepted_answers(pause)}{choices}"
             raise DefinitionError("--answer", f"the answer to {pause.id} must be {accepted}, not {text!r}")
 
         answers[pause.id] = answer
@@ -159,8 +168,11 @@ def _find_pause(option: str, run_id: str, pauses: Sequence[Pause]) -> tuple[Paus
     if is_unnamed and len(pauses) == 1:
         return pauses[0], option
 
+    if not pauses:
+        raise DefinitionError("--answer", f"the run {run_id} waits for no answer: resume it without --answer")
+
     if is_unnamed:
-        pending = ", ".join(pause.id for pause in pauses) or "none"
+        pending = ", ".join(pause.id for pause in pauses)
         raise DefinitionError("--answer", f"must be PAUSE=ANSWER, not {option!r}; pending: {pending}")
 
     raise UnknownPause(run_id, [option.partition("=")[0]], [pause.id for pause in pauses])
@@ -173,17 +185,21 @@ def _run_and_report(args: argparse.Namespace, start: Callable[[CrewExecutor], Ev
     if args.record is not None and (problem := file_problem(args.record, "run.json")):
         raise DefinitionError("--record", problem)
 
+    if args.stream and args.temporal is not None and not args.quiet:
+        print("! --stream: workers do not send partial replies; each is printed when it is complete", file=sys.stderr)
+
     tree = Tree() if args.trace else None
     store = None if args.location is None else open_store(args.location, args.store_name)
 
     try:
-        with printed_warnings(args):
-            executor = build_executor(crew, args, store, tree)
-
-        result = run_until_signalled(_run_interactively(executor, start, args))
-    except (KeyboardInterrupt, RunError):
-        if args.location is not None:
-            _print_resume_command(args)
+        result = run_until_signalled(_run_interactively(open_executor(crew, store, tree, args), start, args))
+    except (KeyboardInterrupt, RunError) as error:
+        if isinstance(error, KeyboardInterrupt) and args.temporal is not None:
+            print("crew: the run goes on with the workers of the Temporal server", file=sys.stderr)
+            _print_command(args, "follow it again", "resume")
+            _print_command(args, "cancel it", "cancel")
+        elif args.location is not None:
+            _print_command(args, "resume", "resume")
 
         raise
     finally:
@@ -208,7 +224,15 @@ def printed_warnings(args: argparse.Namespace) -> Iterator[None]:
             print(f"! {text}", file=sys.stderr)
 
 
-def build_executor(crew: Crew, args: argparse.Namespace, store: OpenedStore | None, tree: Tree | None) -> CrewExecutor:
+def build_executor(crew: Crew, args: argparse.Namespace, store: RunStore | None, tree: Tree | None) -> CrewExecutor:
+    config, chosen = executor_settings(args, store, tree)
+    return CrewExecutor(crew, **chosen) if config is None else CrewExecutor.from_config(config, crew, **chosen)
+
+
+def executor_settings(
+    args: argparse.Namespace, store: RunStore | None, tree: Tree | None
+) -> tuple[str | None, dict[str, Any]]:
+    """The configuration file, if any, and the options of the executor that the arguments override."""
     config = _config_file(args)
     limits = Limits() if config is None else executor_options(load(config), config)["limits"]
     options: dict[str, Any] = {
@@ -218,24 +242,36 @@ def build_executor(crew: Crew, args: argparse.Namespace, store: OpenedStore | No
         "store": store,
         "observers": None if tree is None else [tree],
     }
-    chosen = {name: value for name, value in options.items() if value is not None}
-    return CrewExecutor(crew, **chosen) if config is None else CrewExecutor.from_config(config, crew, **chosen)
+    return config, {name: value for name, value in options.items() if value is not None}
+
+
+async def open_executor(
+    crew: Crew, store: RunStore | None, tree: Tree | None, args: argparse.Namespace
+) -> CrewExecutor:
+    """The executor of this process, or with `--temporal` one whose runs workers drive."""
+    with printed_warnings(args):
+        if args.temporal is None:
+            check_unused(args)
+            return build_executor(crew, args, store, tree)
+
+        return await temporal_executor(crew, args, *executor_settings(args, store, tree))
 
 
 async def _run_interactively(
-    executor: CrewExecutor, start: Callable[[CrewExecutor], EventStream], args: argparse.Namespace
+    opening: Awaitable[CrewExecutor], start: Callable[[CrewExecutor], EventStream], args: argparse.Namespace
 ) -> RunResult:
     """Run to the end; where the run pauses and standard input is a terminal, ask the user and resume."""
-    async with executor:
+    async with await opening as executor:
         result = await print_events(start(executor), args)
 
         while result.stop_reason == "paused" and sys.stdin is not None and sys.stdin.isatty():
             try:
                 answers = {pause.id: ask_user(pause) for pause in result.pauses}
+                result = await print_events(_resume(executor, args, result.pauses, answers), args)
             except EOFError:
                 break  # Ctrl-D: the user does not answer
-
-            result = await print_events(_resume(executor, args, result.pauses, answers), args)
+            except InvalidInput as error:
+                print(f"crew: {error}", file=sys.stderr)  # nothing was stored: ask again
 
     if result.stop_reason == "paused":
         _print_pauses(result, args)
@@ -246,27 +282,32 @@ async def _run_interactively(
 def _print_pauses(result: RunResult, args: argparse.Namespace) -> None:
     for pause in result.pauses:
         print(f"crew: waiting for an answer to {pause.id} ({pause.reason}): {pause.text}", file=sys.stderr)
-        print(f"crew: answer with {ACCEPTED_ANSWERS[pause.reason]}", file=sys.stderr)
+        print_choices(pause)
+        print(f"crew: answer with {accepted_answers(pause)}", file=sys.stderr)
 
     if args.location is None:
         print("crew: The run was not saved; pass --store FILE to make it resumable.", file=sys.stderr)
     else:
-        samples = {"approval": "yes", "input": "TEXT", "in_doubt": "skip"}
-        _print_resume_command(args, *(f"--answer={pause.id}={samples[pause.reason]}" for pause in result.pauses))
+        samples = {"approval": "yes", "input": "TEXT", "question": "TEXT", "in_doubt": "skip", "consent": "yes"}
+        answers = {pause.id: pause.choices[0] if pause.choices else samples[pause.reason] for pause in result.pauses}
+        _print_command(args, "resume", "resume", *(f"--answer={id}={answer}" for id, answer in answers.items()))
 
 
-def _print_resume_command(args: argparse.Namespace, *answers: str) -> None:
-    """Print the command that resumes the run with the same settings."""
+def _print_command(args: argparse.Namespace, purpose: str, command: str, *answers: str) -> None:
+    """Print a command for the run, such as the one that resumes it, with the same settings."""
     settings = {
         "--store": None if args.store is None else _PASSWORD.sub(r"\1:***@", args.store),
         "--config": args.config,
         "--max-messages": args.max_messages,
         "--history": args.history,
+        "--temporal": args.temporal,
+        "--namespace": args.namespace,
+        "--task-queue": args.task_queue,
         "--allow-modules": None if args.allow_modules is None else ",".join(args.allow_modules),
     }
     options = [str(part) for option in settings.items() if option[1] is not None for part in option]
-    command = shlex.join(["crew", "resume", args.target, args.run_id, *options, *answers])
-    print(f"crew: resume with: {command}", file=sys.stderr)
+    words = shlex.join(["crew", command, args.target, args.run_id, *options, *answers])
+    print(f"crew: {purpose} with: {words}", file=sys.stderr)
 
 
 def _print_result(result: RunResult, args: argparse.Namespace) -> int:
@@ -277,8 +318,11 @@ def _print_result(result: RunResult, args: argparse.Namespace) -> int:
         call = f"{doubt.call.name} ({doubt.key})"
         print(f"crew: in doubt: {call} was started and has no result; it may have taken effect", file=sys.stderr)
 
+    if result.stop_text:
+        print(f"crew: stopped: {result.stop_text}", file=sys.stderr)
+
     try:
-        printed = _result_json(result) if args.json else output_json(result)
+        printed = _result_json(result) if args.json else result.output_json()
         text = printed if isinstance(printed, str) else json.dumps(printed, ensure_ascii=False, indent=2)
         print(text, flush=True)
         written = "transcript"
@@ -294,16 +338,11 @@ def _print_result(result: RunResult, args: argparse.Namespace) -> int:
     return EXIT_CODES.get(result.stop_reason, 1)
 
 
-def output_json(result: RunResult) -> object:
-    """A text as it is, structured output as JSON."""
-    output = result.output
-    return output if isinstance(output, str) else output.model_dump(mode="json")
-
-
 def _result_json(result: RunResult) -> dict[str, object]:
     return {
-        "output": output_json(result),
+        "output": result.output_json(),
         "stop_reason": result.stop_reason,
+        "stop_text": result.stop_text,
         "limit": None if result.limit is None else dataclasses.asdict(result.limit),
         "run_id": result.run_id,
         "trace_id": result.trace_id,
@@ -316,5 +355,8 @@ def _result_json(result: RunResult) -> dict[str, object]:
         "finish_reason": result.finish_reason,
         "in_doubt": [{"key": one.key, "agent": one.agent, "tool": one.call.name} for one in result.in_doubt],
         "orphans": list(result.orphans),
-        "pauses": [{"id": pause.id, "reason": pause.reason, "text": pause.text} for pause in result.pauses],
+        "pauses": [
+            {"id": pause.id, "reason": pause.reason, "text": pause.text, "choices": list(pause.choices)}
+            for pause in result.pauses
+        ],
     }

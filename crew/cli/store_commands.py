@@ -7,10 +7,14 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+
+from pydantic import JsonValue
 
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
+from crew.engine.stored_runs import is_under_way
 from crew.errors import DefinitionError
 from crew.history.manifest import expand_manifests
 from crew.messages import AssistantMessage, Manifest, Message
@@ -42,14 +46,23 @@ def runs_command(args: argparse.Namespace) -> int:
     """List the stored runs."""
 
     async def work(store: OpenedStore) -> int:
+        is_unfinished = args.status in ("running", "interrupted")
         page = await store.runs(
-            crew=args.crew, status=args.status, conversation=args.conversation, limit=args.limit, cursor=args.cursor
+            crew=args.crew,
+            status="running" if is_unfinished else args.status,
+            conversation=args.conversation,
+            metadata=_metadata(args.metadata or ()),
+            limit=args.limit,
+            cursor=args.cursor,
         )
 
+        found = [await _with_status(store, info) for info in page.runs]
+        listed = [info for info in found if not is_unfinished or info.status == args.status]
+
         if args.json:
-            print(json.dumps([_info_json(info) for info in page.runs], ensure_ascii=False, indent=2))
+            print(json.dumps([_info_json(info) for info in listed], ensure_ascii=False, indent=2))
         else:
-            _print_table(("run", "status", "crew", "agent", "messages", "updated"), map(_run_row, page.runs))
+            _print_runs(listed)
 
         if page.cursor is not None:
             print(f"crew: more runs with --cursor '{page.cursor}'", file=sys.stderr)
@@ -59,8 +72,48 @@ def runs_command(args: argparse.Namespace) -> int:
     return _with_store(args, work)
 
 
-def _run_row(info: StoredRunInfo) -> tuple[str, ...]:
-    return info.run_id, info.status, info.crew, info.agent, str(info.messages), _time(info.updated)
+async def _with_status(store: OpenedStore, info: StoredRunInfo) -> StoredRunInfo:
+    """The facts of a run, which is interrupted if it is unfinished and nothing drives it."""
+    if info.status != "running" or await is_under_way(info.run_id, store):
+        return info
+
+    return replace(info, status="interrupted")
+
+
+def _metadata(pairs: Sequence[str]) -> dict[str, JsonValue]:
+    """The values by key: JSON, or else texts."""
+    found: dict[str, JsonValue] = {}
+
+    for pair in pairs:
+        key, separator, text = pair.partition("=")
+
+        if not separator:
+            raise DefinitionError("--metadata", f"{pair!r} is not KEY=VALUE")
+
+        try:
+            found[key] = json.loads(text)
+        except ValueError:
+            found[key] = text
+
+    return found
+
+
+def _print_runs(runs: Sequence[StoredRunInfo]) -> None:
+    """A table; with the conversations if a run belongs to one that is not its own."""
+    head = ["run", "status", "crew", "agent", "messages", "updated"]
+    rows = [[info.run_id, info.status, info.crew, info.agent, str(info.messages), _time(info.updated)] for info in runs]
+
+    if any(info.conversation_id != info.run_id for info in runs):
+        head.append("conversation")
+        rows = [[*row, info.conversation_id] for row, info in zip(rows, runs, strict=True)]
+
+    _print_table(head, rows)
+
+
+async def _find_runs(store: OpenedStore, id: str) -> list[str]:
+    """The run with this id, or the runs of the conversation with this id, oldest first."""
+    runs = await store.conversation(id)
+    return [id] if not runs or any(info.run_id == id for info in runs) else [info.run_id for info in runs]
 
 
 def _info_json(info: StoredRunInfo) -> dict[str, object]:
@@ -96,10 +149,11 @@ def transcript_command(args: argparse.Namespace) -> int:
     """Print every message of a run, and how the newest request of each agent treated it."""
 
     async def work(store: OpenedStore) -> int:
-        record = await store.run(args.run_id)
+        [*_, run_id] = await _find_runs(store, args.run_id)
+        record = await store.run(run_id)
 
         for section in message_sections(record.state):
-            if section.path != args.run_id:
+            if section.path != run_id:
                 print(f"\n{section.path}:")
 
             treatment = _treatment(section.messages)
@@ -157,7 +211,8 @@ def explain_command(args: argparse.Namespace) -> int:
     """Explain one request: what it held, what was left out and why, and what moved the cached prefix."""
 
     async def work(store: OpenedStore) -> int:
-        sections = [*message_sections((await store.run(args.run_id)).state)]
+        [*_, run_id] = await _find_runs(store, args.run_id)
+        sections = [*message_sections((await store.run(run_id)).state)]
         requests = [
             (section, index)
             for section in sections
@@ -177,13 +232,13 @@ def explain_command(args: argparse.Namespace) -> int:
         requests.sort(key=lambda request: request[0].messages[request[1]].time)
         print(f"request {number} of {len(requests)}")
         known = {message.id: (position, message) for one in sections for position, message in one.numbered()}
-        print("\n".join(_explanation(*requests[number - 1], known)))
+        print("\n".join(request_lines(*requests[number - 1], known)))
         return 0
 
     return _with_store(args, work)
 
 
-def _explanation(section: MessageSection, index: int, known: dict[str, tuple[int, Message]]) -> Iterator[str]:
+def request_lines(section: MessageSection, index: int, known: dict[str, tuple[int, Message]]) -> Iterator[str]:
     """The lines about the request that led to this reply; `known` are all messages of the run by id."""
     earlier = _manifests(section.messages[: index + 1])
     reply = section.messages[index]
@@ -194,8 +249,9 @@ def _explanation(section: MessageSection, index: int, known: dict[str, tuple[int
     sent = {line.id for line in lines}
     gone = {line.id: line for one in manifests for line in one.removed if line.id not in sent}
     yield f"{section.path} · {manifest.agent} · {manifest.model} · window {manifest.window:,} tokens"
-    yield f"{len(lines)} messages sent, {len(gone)} left out since the agent's first request · {tokens_text(manifest)}"
-    yield prefix_text(manifest)
+    sent_text = "1 message" if len(lines) == 1 else f"{len(lines)} messages"
+    yield f"{sent_text} sent, {len(gone)} left out since the agent's first request · {_tokens_text(manifest)}"
+    yield _prefix_text(manifest)
     yield from (f"repaired: {repair}" for repair in manifest.repairs)
 
     for line in lines:
@@ -212,16 +268,16 @@ def _excerpt(id: str, known: dict[str, tuple[int, Message]]) -> str:
 
     position, message = known[id]
     speaker = message.agent if isinstance(message, AssistantMessage) else message.role
-    return _shorten(f"#{position} {speaker}: {message_text(message)}", 60)
+    return _shorten(f"#{position} {speaker}: {message_text(message).lstrip()}", 60)
 
 
-def tokens_text(manifest: Manifest) -> str:
+def _tokens_text(manifest: Manifest) -> str:
     billed = "" if manifest.tokens_billed is None else f", {manifest.tokens_billed:,} billed"
     cached = "" if manifest.cached_billed is None else f", {manifest.cached_billed:,} of them from the cache"
     return f"{manifest.tokens_estimated:,} tokens {manifest.count_method}{billed}{cached}"
 
 
-def prefix_text(manifest: Manifest) -> str:
+def _prefix_text(manifest: Manifest) -> str:
     if not manifest.moved_by:
         return f"prefix: unchanged, {manifest.same_messages} messages can be read from the prompt cache"
 
@@ -239,8 +295,8 @@ def trace_command(args: argparse.Namespace) -> int:
     """Print the span tree of a stored run, from its events."""
 
     async def work(store: OpenedStore) -> int:
-        record = await store.run(args.run_id)
-        events = await _all_events(store, args.run_id)
+        [*_, run_id] = await _find_runs(store, args.run_id)
+        record, events = await store.run(run_id), await _all_events(store, run_id)
         tree = Tree()
         observer = tree.observe(_stored_crew(record), record.state, resumes=False)
 
@@ -277,7 +333,10 @@ def export_command(args: argparse.Namespace) -> int:
     """Print runs as JSON lines: one for the run, each message and each event."""
 
     async def work(store: OpenedStore) -> int:
-        ids = [args.run_id] if args.run_id is not None else [info.run_id async for info in _all_runs(store)]
+        if args.run_id is None:
+            ids = [info.run_id async for info in _all_runs(store)]
+        else:
+            ids = await _find_runs(store, args.run_id)
 
         for run_id in ids:
             record = await store.run(run_id)
@@ -317,7 +376,7 @@ def forget_command(args: argparse.Namespace) -> int:
     """Erase a run or a conversation."""
 
     async def work(store: OpenedStore) -> int:
-        count = await store.forget(args.id)
+        count = await store.forget(args.id, conversation=args.conversation)
         print(f"erased {count} {'run' if count == 1 else 'runs'}")
         return 0
 

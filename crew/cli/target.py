@@ -32,6 +32,21 @@ def load_crew(target: str, allowed_modules: Sequence[str] | None = None) -> Crew
     return _select(vars(module), name, target)
 
 
+def load_crews(target: str, allowed_modules: Sequence[str] | None = None) -> tuple[Crew, ...]:
+    """Load the crew that a target names, or all crews of a configuration file without a name."""
+    path, _, name = target.partition(":")
+
+    if not path.endswith(CONFIG_SUFFIXES) or name:
+        return (load_crew(target, allowed_modules),)
+
+    settings = load(path)
+
+    if not settings.crews:
+        raise DefinitionError(path, "the file has no crews")
+
+    return tuple(build_crew(settings, name, path, allowed_modules) for name in settings.crews)
+
+
 def _from_config(path: str, name: str, allowed_modules: Sequence[str] | None) -> Crew:
     settings = load(path)
 

@@ -1,15 +1,12 @@
-"""Prints the events of a run to the terminal and reads the user's answers to pauses."""
+"""Prints the events of a run to the terminal."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from crew.cli.arguments import ACCEPTED_ANSWERS
-from crew.cli.signals import prompt
 from crew.engine.stream import EventStream
 from crew.messages import ToolCall
 from crew.runs.call_text import argument_lines
@@ -19,6 +16,7 @@ from crew.runs.events import (
     Asked,
     BranchFinished,
     BranchStarted,
+    CallEdited,
     CallHeld,
     Cancelled,
     Compacted,
@@ -29,6 +27,7 @@ from crew.runs.events import (
     HistoryRepaired,
     LimitReached,
     Paused,
+    QuestionAsked,
     Replied,
     Resumed,
     Retried,
@@ -36,15 +35,18 @@ from crew.runs.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    RunStopped,
     Summarised,
     TextDelta,
+    ToolProgress,
     ToolReturned,
     ToolsStarted,
 )
+from crew.runs.progress_text import progress_text
 from crew.runs.result import RunResult
-from crew.runs.state import Pause
 
 WIDTH = 100
+PROGRESS_SECONDS = 0.5
 
 SIGNS: dict[type[Event], str] = {
     AgentStarted: "●",
@@ -53,6 +55,9 @@ SIGNS: dict[type[Event], str] = {
     BranchStarted: "⑂",
     BranchFinished: "⑃",
     CallHeld: "⏸",
+    CallEdited: "✎",
+    QuestionAsked: "⏸",
+    RunStopped: "■",
     HistoryPruned: "✂",
     Compacted: "✎",
     HistoryRepaired: "✚",
@@ -74,16 +79,24 @@ def event_line(event: Event, held: ToolCall | None = None) -> str | None:
 
     match event:
         case Replied():
-            text = _shorten(f"{event.agent}: {event.message.text}") if event.message.text else ""
+            text = shorten(f"{event.agent}: {event.message.text}") if event.message.text else ""
         case ToolsStarted():
             calls = ", ".join(f"{call.name}({call.arguments})" for call in event.calls)
-            text = _shorten(f"{event.agent} calls {calls}")
+            text = shorten(f"{event.agent} calls {calls}")
         case CallHeld() if held is not None:
             listed = ", ".join(argument_lines(event.arguments, ""))
-            text = _shorten(f"{event.agent} wants to call {held.name}({listed})") + ": waits for approval"
+            text = shorten(f"{event.agent} wants to call {held.name}({listed})") + ": waits for approval"
+        case ToolProgress():
+            sign, text = "…", shorten(f"{event.tool}: {progress_text(event.data)}")
+        case QuestionAsked():
+            text = shorten(f"{event.tool} asks: {event.question.text}")
+        case RunStopped():
+            text = shorten(f"{text}: {event.reason}")
+        case CallEdited():
+            text = shorten(f"{text}: {event.changes}")
         case ToolReturned():
-            sign = "✓" if event.result.outcome == "ok" else "✗"
-            text = _shorten(f"{event.result.name}: {event.result.text}")
+            sign = {"ok": "✓", "retry": "↻"}.get(event.result.outcome, "✗")
+            text = shorten(f"{event.result.name}: {event.result.text}")
         case RunFailed() if "/" not in event.run_id:
             text = "failed"  # the command prints the error as its last line
         case _:
@@ -92,7 +105,7 @@ def event_line(event: Event, held: ToolCall | None = None) -> str | None:
     if not text or isinstance(event, NOT_PRINTED):
         return None
 
-    indent = _indent(event.run_id) + "  " * isinstance(event, ToolReturned)
+    indent = _indent(event.run_id) + "  " * isinstance(event, ToolReturned | ToolProgress)
     return f"{indent}{sign} {text}"
 
 
@@ -101,22 +114,16 @@ def _indent(run_id: str) -> str:
     return "  " * run_id.count("/")
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """The text in one line of the terminal."""
     line = " ⏎ ".join(text.strip("\n").splitlines())
     return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
-
-
-APPROVALS = {"y": True, "yes": True, "n": False, "no": False}
-DOUBT_ANSWERS = {"r": "run again", "run again": "run again", "s": "skip", "skip": "skip"}
-
-Answer: TypeAlias = str | bool | dict[str, str]
-"""An answer to a pause, as `CrewExecutor.resume` accepts it."""
 
 
 async def print_events(stream: EventStream, args: argparse.Namespace) -> RunResult:
     """Print the events of a run to stderr as they arrive, and return its result."""
     last_calls: dict[str, tuple[ToolCall, ...]] = {}
-    replies = StreamedReplies()
+    replies, progress = StreamedReplies(), ProgressLines()
 
     try:
         async with stream:
@@ -133,12 +140,40 @@ async def print_events(stream: EventStream, args: argparse.Namespace) -> RunResu
                 held = _held_call(event, last_calls) if isinstance(event, CallHeld) else None
                 was_streamed = replies.end(event)
 
-                if not args.quiet and not was_streamed and (line := event_line(event, held)):
-                    replies.print_line(line)
+                if args.quiet or was_streamed:
+                    continue
+
+                for shown in progress.due(event):
+                    if line := event_line(shown, held):
+                        replies.print_line(line)
     finally:
         replies.close()
 
     return stream.result
+
+
+class ProgressLines:
+    """Chooses which progress is printed: of each call at most one line in half a second, and the last one."""
+
+    def __init__(self) -> None:
+        self._printed_at: dict[str, float] = {}
+        self._skipped: dict[str, ToolProgress] = {}
+
+    def due(self, event: Event) -> Iterator[Event]:
+        """The events to print now that this one has arrived."""
+        if isinstance(event, ToolProgress):
+            key = event.key or event.call_id
+
+            if event.at - self._printed_at.get(key, -1.0) < PROGRESS_SECONDS:
+                self._skipped[key] = event
+                return
+
+            self._printed_at[key] = event.at
+            self._skipped.pop(key, None)
+        elif isinstance(event, ToolReturned) and (last := self._skipped.pop(event.key, None)):
+            yield last
+
+        yield event
 
 
 @dataclass(slots=True, eq=False)
@@ -258,42 +293,3 @@ def _delta_text(event: TextDelta) -> str:
             return RESTARTED
         case _:
             return ""
-
-
-def ask_user(pause: Pause) -> Answer:
-    """Ask the user at the terminal to answer a pause, until the answer is one that the pause accepts."""
-    print(f"\n{pause.text}", file=sys.stderr)
-    answer: Answer | None = None
-
-    while answer is None:
-        answer = parse_answer(pause, prompt(f"{ACCEPTED_ANSWERS[pause.reason]} > "))
-
-    return answer
-
-
-def parse_answer(pause: Pause, text: str) -> Answer | None:
-    """Convert typed text to an answer; None if the pause does not accept it."""
-    stripped = text.strip()
-
-    if not stripped:
-        return None
-
-    match pause.reason:
-        case "input":
-            return text
-        case "approval":
-            return APPROVALS.get(stripped.lower(), stripped)
-        case "in_doubt":
-            key, equals, result = stripped.partition("=")
-            is_result = bool(equals) and key.strip().lower() == "done"
-            return {"done": result.strip()} if is_result else DOUBT_ANSWERS.get(stripped.lower())
-
-
-def print_refusals(pauses: Iterable[Pause], answers: Mapping[str, Answer]) -> None:
-    """Print a line for each call that an answer refuses."""
-    for pause in pauses:
-        answer = answers.get(pause.id, True)
-
-        if pause.reason == "approval" and pause.call is not None and answer is not True:
-            reason = f": {answer}" if isinstance(answer, str) else ""
-            print(_shorten(f"✗ {pause.call.name} was refused{reason}"), file=sys.stderr)
