@@ -19,26 +19,29 @@ editor = Agent(
 )
 
 
-def review(on_error: object) -> CrewExecutor:
+def review(on_error: object) -> Crew:
     panel = Parallel("panel", branches=[legal, finance, security], then=editor, on_error=on_error, timeout=60)
-    return CrewExecutor(Crew("review", agents=[legal, finance, security, editor], groups=[panel], entry=panel))
+    return Crew("review", agents=[legal, finance, security, editor], groups=[panel], entry=panel)
+
+
+crew = review("collect")
 
 
 async def main() -> None:
-    all_results = await review("collect").execute("Shall we buy it?")
+    all_results = await CrewExecutor(crew).execute("Shall we buy it?")
     joined = all_results.transcript[-2].text
     print(joined, "\n")
     assert all_results.output == "The panel made 3 comments."
     assert "## security\n(failed)" in joined
 
-    two_of_three = await review(Quorum(2)).execute("Shall we buy it?")
+    two_of_three = await CrewExecutor(review(Quorum(2))).execute("Shall we buy it?")
     assert two_of_three.output == "The panel made 2 comments."
     print([(branch.agent, branch.outcome) for branch in two_of_three.branches])
 
     stopped: BranchesFailed | None = None
 
     try:
-        await review("fail_fast").execute("Shall we buy it?")
+        await CrewExecutor(review("fail_fast")).execute("Shall we buy it?")
     except BranchesFailed as failed:
         stopped = failed
         print(failed)
