@@ -1,6 +1,7 @@
 """How much the tests do: a quick, repeatable sample by default, the long versions under CREW_SOAK=1."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,10 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.providers import CheckedModels
 from tests.support.stores import CheckedStore
+
+# A shell starts jobs in the background with SIGINT ignored, and the processes of the tests would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SOAK = os.environ.get("CREW_SOAK") == "1"
 SOAK_EXAMPLES = int(os.environ.get("CREW_SOAK_EXAMPLES", "100000"))

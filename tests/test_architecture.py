@@ -7,15 +7,18 @@ import re
 import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 FILE_LINES = 400
+LONGER_FILES = {
+    "crew/runs/events.py": 600,  # all events in one file: readers look for an event there, and compare it with others
+}
 FUNCTION_LINES = 50
-PUBLIC_NAMES = 30
+PUBLIC_NAMES = 32
 TEST_NAME_LENGTH = 75
 PROBES = ("getattr", "hasattr", "setattr")
 SHARED_BASENAMES = {
@@ -23,6 +26,7 @@ SHARED_BASENAMES = {
     "result": "crew/transitions/result.py builds the value that crew/runs/result.py declares",
 }
 EMPTY_NAMES = re.compile(r"(manager|helper|util|utility|utilitie|common|impl)s?")
+TEST_FUNCTION = re.compile(r"^ *(?:async )?def (test_\w*)", re.MULTILINE)  # parsing all tests takes seconds
 NOT_A_REASON = re.compile(r"(noqa|pragma|type:\s*ignore)[^#]*")
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -39,6 +43,10 @@ class Module:
     @cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.source, self.path)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
 
     @cached_property
     def tokens(self) -> list[tokenize.TokenInfo]:
@@ -63,14 +71,14 @@ class Module:
         return " ".join(t.string for t in self.tokens if t.type == tokenize.COMMENT and t.start[0] == line)
 
     def find(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
-        return (node for node in ast.walk(self.tree) if isinstance(node, kinds))
+        return (node for node in self.nodes if isinstance(node, kinds))
 
 
 def short_file(module: Module) -> Iterator[str]:
     """A file has at most 400 lines."""
-    lines = len(module.source.splitlines())
-    if lines > FILE_LINES:
-        yield f"{module.path}: {lines} lines, at most {FILE_LINES}. Split it by responsibility."
+    lines, most = len(module.source.splitlines()), LONGER_FILES.get(module.path, FILE_LINES)
+    if lines > most:
+        yield f"{module.path}: {lines} lines, at most {most}. Split it by responsibility."
 
 
 def short_function(module: Module) -> Iterator[str]:
@@ -78,7 +86,11 @@ def short_function(module: Module) -> Iterator[str]:
     for node in module.find(ast.FunctionDef, ast.AsyncFunctionDef):
         assert isinstance(node, Function)
         body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
-        lines = len(module.code_lines & set(range(body[0].lineno, body[-1].end_lineno + 1))) if body else 0
+        span = range(body[0].lineno, (body[-1].end_lineno or 0) + 1) if body else range(0)
+        if len(span) <= FUNCTION_LINES:
+            continue  # finding the lines with code takes most of the time
+
+        lines = len(module.code_lines & set(span))
         if lines > FUNCTION_LINES:
             yield (
                 f"{module.path}:{node.lineno}: {node.name} has {lines} lines of code, at most {FUNCTION_LINES}. "
@@ -94,7 +106,7 @@ def import_at_the_top(module: Module) -> Iterator[str]:
     declares_names = module.path.endswith("__init__.py")
 
     for scope in module.find(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.If):
-        if isinstance(scope, ast.If) and (declares_names or "TYPE_CHECKING" not in ast.unparse(scope.test)):
+        if isinstance(scope, ast.If) and (declares_names or not is_for_type_checkers(scope.test)):
             continue
 
         where = "under TYPE_CHECKING" if isinstance(scope, ast.If) else "inside a function"
@@ -104,6 +116,10 @@ def import_at_the_top(module: Module) -> Iterator[str]:
                     f"{module.path}:{node.lineno}: `{ast.unparse(node)}` {where}. "
                     "Import it at the top; if that makes a cycle, move the shared part to a lower package."
                 )
+
+
+def is_for_type_checkers(test: ast.expr) -> bool:
+    return any("TYPE_CHECKING" in (getattr(node, "id", ""), getattr(node, "attr", "")) for node in ast.walk(test))
 
 
 def imports_crew(node: ast.AST) -> bool:
@@ -120,7 +136,7 @@ def imports_crew(node: ast.AST) -> bool:
 
 def broad_except_with_reason(module: Module) -> Iterator[str]:
     """Only the boundary to user code (tools, observers, stores, CLI) catches everything, with a reason on the line."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.ExceptHandler(type=caught):
                 broad = caught is None or is_broad(caught)
@@ -157,7 +173,7 @@ def module_docstring(module: Module) -> Iterator[str]:
 
 def no_string_probe(module: Module) -> Iterator[str]:
     """Attributes of our types are never looked up by name; `# foreign: OBJECT` marks a probe of a foreign object."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Call(func=ast.Name(id=name), args=[_, ast.Constant(value=str(attribute)), *_]) if name in PROBES:
                 if not module.comment(node.lineno).startswith("# foreign: "):
@@ -178,6 +194,7 @@ RULES: list[Callable[[Module], Iterator[str]]] = [
 ]
 
 
+@cache  # all rules look at the same parsed files
 def modules(folder: str = "crew") -> list[Module]:
     paths = sorted((ROOT / folder).rglob("*.py"))
     return [Module(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) for path in paths]
@@ -213,11 +230,9 @@ def test_module_basenames_are_unique() -> None:
 
 def long_test_names(module: Module) -> Iterator[str]:
     """Test functions whose name is longer than the limit."""
-    for node in module.find(ast.FunctionDef, ast.AsyncFunctionDef):
-        assert isinstance(node, Function)
-
-        if node.name.startswith("test_") and len(node.name) > TEST_NAME_LENGTH:
-            yield f"{module.path}:{node.lineno}: {node.name} has {len(node.name)} characters"
+    for name in TEST_FUNCTION.findall(module.source):
+        if len(name) > TEST_NAME_LENGTH:
+            yield f"{module.path}: {name} has {len(name)} characters"
 
 
 def test_names_of_tests_are_short() -> None:

@@ -43,10 +43,14 @@ COMMAND = {
     "crew.cli",
     "crew.cli.arguments",
     "crew.cli.escaped_output",
+    "crew.cli.mcp_arguments",
+    "crew.cli.serve_arguments",
     "crew.cli.signals",
+    "crew.cli.simulate_arguments",
     "crew.control_characters",
     "crew.errors",
     "crew.lazy_names",
+    "crew.run_ids",
 }
 RUN = """
 from crew import Agent, CrewExecutor, ScriptedProvider
@@ -113,8 +117,12 @@ def test_run_loads_nothing_that_it_does_not_use() -> None:
     assert "crew.executor" in loaded
     assert loaded.isdisjoint(HEAVY | {"crew.tools.recall_tool", "crew.simulator"})
     parts = {name for name in loaded if name.startswith(("crew.config.", "crew.providers.", "crew.store."))}
-    stores = {f"crew.store.{name}" for name in ("codec", "location", "memory", "references", "rows")}
-    assert parts == {"crew.providers.pool", "crew.providers.retrying", "crew.providers.scripted"} | stores
+    stores = {
+        f"crew.store.{name}"
+        for name in ("codec", "event_waiters", "location", "memory", "references", "rows", "versions")
+    }
+    providers = {f"crew.providers.{name}" for name in ("pool", "rate_limits", "retrying", "scripted")}
+    assert parts == providers | stores
 
 
 def test_first_call_loads_one_sdk_and_no_tokenizer() -> None:

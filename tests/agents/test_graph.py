@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from crew import Agent, Crew, CrewExecutor, Parallel, Quorum, Route, ScriptedProvider, handoff, tool
+from crew import Agent, Crew, CrewExecutor, Parallel, Quorum, Route, ScriptedProvider, choose, handoff, tool
 from crew.errors import DefinitionError, InvalidInput
 
 MODEL = ScriptedProvider("Done.")
@@ -209,3 +209,34 @@ def test_tool_specification_of_a_handoff() -> None:
     assert "Knows all orders." in to_b.description
     assert to_b.parameters["properties"].keys() == {"order"}
     assert "b, at the same time" in to_g.description
+
+
+def test_agents_that_others_lead_to_need_not_be_listed() -> None:
+    """They follow the listed ones in the order in which they are reached: by handoffs, routes, `then` and branches."""
+    legal, finance, editor = agent("legal"), agent("finance"), agent("editor")
+    panel = Parallel("panel", branches=[legal, finance], then=editor)
+    billing = agent("billing", then=choose(lambda result: None, targets=[panel]))
+    tech = agent("tech", handoffs=[handoff(billing, history="last")])
+    helper = agent("helper", handoffs=[agent("expert")])
+    triage = agent("triage", routes=[Route("[TECH]", to=tech)], tools=[helper.as_tool()])
+    crew = Crew("c", agents=[triage])
+    reached = "triage tech billing expert legal finance editor"
+    assert [member.name for member in crew.agents] == reached.split()
+    assert [group.name for group in crew.groups] == ["panel"]
+    assert "helper" in crew.agents_by_name, "an agent that is only called as a tool is no member"
+    assert crew.entry_name == "triage"
+    again = Crew("c", entry=triage)
+    assert [member.name for member in again.agents] == [member.name for member in crew.agents]
+    assert Crew("c", entry=panel).entry_name == "panel"
+    assert CrewExecutor(triage).plan.crew.groups == (panel,)
+
+
+def test_two_agents_of_one_name_are_refused_wherever_they_are() -> None:
+    """Also if neither of them is listed."""
+    one, other = agent("same"), agent("same")
+
+    with pytest.raises(DefinitionError, match="a handoff of 'b' leads to a different object named 'same'"):
+        Crew("c", agents=[agent("a", handoffs=[one, agent("b", handoffs=[other])])])
+
+    with pytest.raises(DefinitionError, match="agents is empty; a crew needs at least one agent"):
+        Crew("c")

@@ -11,10 +11,11 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from crew import Agent, Crew, CrewExecutor, Parallel, RequestParameters, RunError, ScriptedProvider, call, handoff, tool
-from crew.errors import BranchesFailed, ContextOverflow, ContextTooLong, Failure, OutputInvalid
+from crew.errors import BranchesFailed, ContextOverflow, ContextTooLong, OutputInvalid
 from crew.interfaces import HistoryBudget, MessageGroup, ModelReply, ModelRequest, PolicyOptions, PruneDecision
 from crew.messages import Message, ToolCall, ToolMessage
 from crew.runs.events import Asked, HistoryPruned, Replied, Warned
+from crew.runs.failure import Failure
 from crew.runs.interfaces import RunStore
 from crew.store import SQLiteStore
 from tests.support.providers import RecordingProvider

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from crew.cli import main
-from crew.cli.terminal import parse_answer
+from crew.runs.answer_text import parse_answer
 from crew.runs.state import Pause
 
 CREW = """\
@@ -69,7 +69,7 @@ def test_an_empty_line_asks_again(
     """Enter alone must not refuse a call; the prompt lists the accepted answers."""
     prompts = type_answers("", "  ", "yes")
     assert main(["run", f"{crews}:one", "pay"]) == 0
-    assert prompts == ["yes, no, or a reason for refusing > "] * 3
+    assert prompts == ["yes, no, edit, or a reason for refusing > "] * 3
     out, err = capsys.readouterr()
     assert out == "paid 3\n"
     assert "⏸ clerk wants to call pay(amount: 3): waits for approval" in err
@@ -118,7 +118,7 @@ def test_an_answer_without_a_pause_needs_exactly_one_pending_pause(
     assert capsys.readouterr().err == f"crew: --answer: must be PAUSE=ANSWER, not 'yes'; pending: {pending}\n"
     first, second = (pause["id"] for pause in result["pauses"])
     assert main([*resume, "--answer", f"{first}="]) == 2
-    assert "must be yes, no, or a reason for refusing, not ''" in capsys.readouterr().err
+    assert "must be yes, no, edit, or a reason for refusing, not ''" in capsys.readouterr().err
     assert main([*resume, "--answer", f"{first}=yes", "--answer", f"{second}=a=b"]) == 0
     assert "✗ pay was refused: a=b\n" in capsys.readouterr().err
 
@@ -147,9 +147,9 @@ def test_resume_help_lists_the_answers(capsys: pytest.CaptureFixture[str]) -> No
         main(["resume", "--help"])
 
     text = " ".join(capsys.readouterr().out.split())
-    assert "yes, no, or a reason for refusing" in text
+    assert "yes, no, edit, or a reason for refusing" in text
     assert "run again, skip, or done=RESULT" in text
-    assert "the SQLite file that holds the run (required)" in text
+    assert "the SQLite file or postgresql:// URL that holds the run (required)" in text
 
 
 def test_no_is_not_recorded_as_the_result_of_a_call_in_doubt(
@@ -170,3 +170,109 @@ def test_no_is_not_recorded_as_the_result_of_a_call_in_doubt(
     assert "must be run again, skip, or done=RESULT, not 'no'" in capsys.readouterr().err
     assert main([*resume, "--answer", "done=paid 5"]) == 0
     assert capsys.readouterr().out == "paid 5\n"
+
+
+def test_edit_at_the_prompt_asks_for_each_argument(
+    crews: Path, type_answers: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A value that the tool refuses is explained, and the user is asked again."""
+    prompts = type_answers("edit", "much", "edit", "7")
+    assert main(["run", f"{crews}:one", "pay"]) == 0
+    assert prompts[1] == "  amount [3] > "
+    out, err = capsys.readouterr()
+    assert out == "[A person changed the arguments of this call before it ran: amount: 3 → 7.]\npaid 7\n"
+    assert "pay does not accept these arguments. amount: Input should be a valid integer" in err
+    assert "✎ arguments of pay changed: amount: 3 → 7" in err
+
+
+@pytest.mark.parametrize("answer", ['edit {"amount": 7}', '{"approve": {"arguments": {"amount": 7}}}'])
+def test_edit_as_an_option_takes_json(
+    answer: str, crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Arguments that `edit` does not name stay; an object is the answer as `resume` accepts it."""
+    store = str(tmp_path / "runs.db")
+    assert main(["run", f"{crews}:one", "pay", "--store", store, "--json"]) == 3
+    run_id = json.loads(capsys.readouterr().out)["run_id"]
+    resume = ["resume", f"{crews}:one", run_id, "--store", store]
+    assert main([*resume, "--answer", "edit amount=7"]) == 2
+    assert "must be yes, no, edit, or a reason" in capsys.readouterr().err
+    assert main([*resume, "--answer", answer]) == 0
+    assert capsys.readouterr().out.endswith("paid 7\n")
+
+
+ASKING = """\
+from crew import Agent, Context, ScriptedProvider, StopRun, call, tool
+
+@tool(asks=True)
+def choose(context: Context) -> str:
+    "Choose."
+    colour = context.ask_user("Which colour?", choices=["red", "blue"])
+
+    if context.ask_user("Really?") == "no":
+        raise StopRun("The user changed their mind.")
+
+    return colour
+
+def reply(request):
+    return request.messages[-1].results[0].text
+
+agent = Agent("painter", model=ScriptedProvider(call("choose"), reply), tools=[choose])
+"""
+
+
+def test_questions_of_a_tool_are_asked_at_the_prompt(
+    tmp_path: Path, type_answers: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A choice is typed as its text or its number; another text is asked for again."""
+    path = tmp_path / "asking_crew.py"
+    path.write_text(ASKING, encoding="utf-8")
+    type_answers("green", "2", "sure")
+    assert main(["run", f"{path}:agent", "paint"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "blue\n"
+    assert "⏸ choose asks: Which colour?" in err
+    assert "Which colour?\n  1. red\n  2. blue\n" in err
+    assert "crew: expected a choice or its number, not 'green'" in err
+
+
+def test_choices_are_printed_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the run that stays paused, in its JSON, and in the error for another answer."""
+    path, store = tmp_path / "asking_crew_in_a_pipe.py", str(tmp_path / "runs.db")
+    path.write_text(ASKING, encoding="utf-8")
+    assert main(["run", f"{path}:agent", "paint", "--store", store, "--json"]) == 3
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    [pause] = result["pauses"]
+    assert pause["choices"] == ["red", "blue"]
+    assert "Which colour?\n  1. red\n  2. blue\ncrew: answer with a choice or its number\n" in err
+    assert f"--answer={pause['id']}=red\n" in err
+    resume = ["resume", f"{path}:agent", result["run_id"], "--store", store, "--answer"]
+    assert main([*resume, "green"]) == 2
+    assert "must be a choice or its number ('red', 'blue'), not 'green'" in capsys.readouterr().err
+    assert main([*resume, "2"]) == 3
+
+
+def test_a_tool_that_ends_the_run_has_its_exit_code(
+    tmp_path: Path, type_answers: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reason is printed, and in the JSON."""
+    path = tmp_path / "stopping_crew.py"
+    path.write_text(ASKING, encoding="utf-8")
+    type_answers("red", "no")
+    assert main(["run", f"{path}:agent", "paint", "--json"]) == 5
+    out, err = capsys.readouterr()
+    assert json.loads(out)["stop_text"] == "The user changed their mind."
+    assert "■ tool choose ended the run: The user changed their mind." in err
+
+
+def test_answer_to_a_run_that_waits_for_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that failed is resumed without an answer; the error says so."""
+    failing = tmp_path / "failing_for_answers.py"
+    failing.write_text(
+        "from crew import Agent, ScriptedProvider\nagent = Agent('a', model=ScriptedProvider(KeyError('no')))\n"
+    )
+    store = str(tmp_path / "runs.db")
+    assert main(["run", str(failing), "hi", "--store", store]) == 1
+    run_id = capsys.readouterr().err.splitlines()[0].removeprefix("crew: run ")
+    assert main(["resume", str(failing), run_id, "--store", store, "--answer", "yes"]) == 2
+    assert f"the run {run_id} waits for no answer: resume it without --answer" in capsys.readouterr().err

@@ -15,12 +15,23 @@ from crew.cli import main
 
 CREW = """\
 import os, signal
-from crew import Agent, ScriptedProvider, call, tool
+from crew import Agent, Context, ScriptedProvider, call, tool
+from crew.agents import Refused, guardrail
 
 @tool(approval="always")
 def pay(amount: int) -> str:
     "Pay."
     return f"paid {amount}"
+
+@tool(asks=True)
+def choose(context: Context) -> str:
+    "Ask twice."
+    first = context.ask_user("Which account?", choices=["checking", "savings"])
+    return f"{first}: {context.ask_user('A note?')}"
+
+@guardrail("input")
+def no_poems(context, text):
+    return Refused("I write no poems.") if "poem" in text else None
 
 def reply(request):
     last = request.messages[-1]
@@ -29,6 +40,8 @@ def reply(request):
         return last.results[0].text
     if "pay" in last.text:
         return call("pay", amount=3)
+    if "choose" in last.text:
+        return call("choose")
     if "interrupt" in last.text and not os.path.exists(__file__ + ".interrupted"):
         open(__file__ + ".interrupted", "w").close()
         os.kill(os.getpid(), signal.SIGINT)
@@ -37,7 +50,7 @@ def reply(request):
 
     return f"I see {len(request.messages)} messages."
 
-cashier = Agent("cashier", model=ScriptedProvider(reply), tools=[pay])
+cashier = Agent("cashier", model=ScriptedProvider(reply), tools=[pay, choose], guardrails=[no_poems])
 """
 
 Chat = Callable[..., str]
@@ -93,13 +106,88 @@ def test_pause_of_an_earlier_chat_is_asked_again(chat: Chat) -> None:
     assert chat("yes", "Thanks.", store=True) == "paid 3\nI see 5 messages.\n"
 
 
+def test_next_question_of_an_earlier_chat_is_asked_too(chat: Chat) -> None:
+    """A tool that asks twice: the chat that continues the turn asks both questions before it reads a message."""
+    assert chat("Please choose.", store=True) == ""
+    assert chat("3", "2", "rent", "Thanks.", store=True) == "savings: rent\nI see 5 messages.\n"
+
+
+def test_retry_asks_a_question_again_that_was_not_answered(
+    target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also after the end of the chat that asked it first: Ctrl-D at the question keeps the turn."""
+    typed = iter(["Please pay.", EOFError(), "/quit", EOFError(), "/retry", "yes"])
+
+    def read(prompt: str) -> str:
+        line = next(typed, EOFError())
+
+        if isinstance(line, EOFError):
+            raise line
+
+        return line
+
+    monkeypatch.setattr("builtins.input", read)
+    command = ["chat", str(target), "--store", str(target.with_name("runs.db")), "--conversation", "c"]
+    assert main(command) == 0
+    assert "/retry asks again" in capsys.readouterr().err
+    assert main(command) == 0
+    assert capsys.readouterr().out == "paid 3\n"
+
+
+def test_answer_that_the_tool_does_not_accept_is_asked_for_again(chat: Chat) -> None:
+    """Arguments of a wrong type; the next line is an answer and no message that cancels the turn."""
+    assert chat("Please pay.", 'edit {"amount": "much"}', "yes", "Thanks.") == "paid 3\nI see 5 messages.\n"
+
+
+def test_words_of_a_refused_input_are_printed(
+    target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By `crew chat` and by `crew run`, also with --quiet: without them, nobody knows why there is no answer."""
+    typed = iter(["A poem, please."])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(typed, None) or _end_input())
+    assert main(["chat", str(target)]) == 0
+    assert "crew: stopped: I write no poems.\n" in capsys.readouterr().err
+    assert main(["run", str(target), "A poem, please.", "--quiet"]) == 5
+    assert capsys.readouterr().err == "crew: stopped: I write no poems.\n"
+
+
+def _end_input() -> str:
+    raise EOFError
+
+
+def test_failed_turn_is_resumed_by_another_chat(chat: Chat, target: Path) -> None:
+    """/retry resumes the last turn of the stored conversation."""
+    assert chat("Please fail.", store=True) == ""
+    target.write_text(CREW.replace('raise ValueError("boom")', 'return "Repaired."'), encoding="utf-8")
+    assert chat("/retry", store=True) == "Repaired.\n"
+
+
+def test_conversation_of_another_crew_is_refused_at_once(
+    chat: Chat, target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before it asks for the answers that the other crew waits for."""
+    chat("Please pay.", store=True)
+    target.write_text(CREW.replace('Agent("cashier"', 'Agent("teller"'), encoding="utf-8")
+    assert main(["chat", str(target), "--store", str(target.with_name("runs.db")), "--conversation", "c"]) == 2
+    assert "'c' belongs to the crew 'cashier', not to 'teller'; use another id" in capsys.readouterr().err
+
+
+def test_why_lists_all_messages_of_the_last_request(chat: Chat) -> None:
+    """With their texts, and also those of earlier chats."""
+    chat("Hello.", store=True)
+    out = chat("And now?", "/why", store=True)
+    assert "3 messages sent, 0 left out" in out
+    assert "● #0 user: Hello.  kept" in out
+    assert "● #1 cashier: I see 1 messages.  kept" in out
+
+
 def test_commands_show_history_requests_and_cost(chat: Chat) -> None:
     """/history, /why, /cost, /retry and /help; an unknown command is not sent to the crew."""
     out = chat("Hello.", "/history", "/why", "/cost", "/retry", "/help", "/unknown")
     assert "user: Hello.\ncashier: I see 1 messages.\n" in out
     assert "cashier · " in out
     assert "prefix: none, this is the first request of the agent" in out
-    assert "1 turns, 1 requests" in out
+    assert "1 turn, 1 request, " in out
     assert "I see 3 messages." in out
     assert "/why      what the last request held" in out
     assert "I see 5 messages." not in out
@@ -134,5 +222,22 @@ def test_ctrl_c_cancels_the_turn_and_keeps_the_conversation(target: Path) -> Non
     assert process.wait(timeout=30) == 0
     text = printed.decode()
     assert "the turn is cancelled; the conversation goes on" in text
+    assert "cashier: I see 1 messages.\r\n■ completed" in text, "a terminal shows events and streams the replies"
     assert "I see 3 messages." in text
     assert "I see 5 messages." in text
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("--agent", "nobody", "has no agent 'nobody'. Available: cashier."),
+        ("--agent", "a b", "The agent must be a name"),
+        ("--model", "gpt", "a model is provider:name"),
+    ],
+)
+def test_option_that_no_turn_can_have_is_refused_before_the_first_message(
+    target: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, problem: str
+) -> None:
+    """The chat does not begin: no prompt, exit code 2."""
+    assert main(["chat", str(target), option, value]) == 2
+    assert problem in capsys.readouterr().err

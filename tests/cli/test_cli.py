@@ -65,6 +65,27 @@ def test_the_input_may_stand_after_the_options(crews: Path, capsys: pytest.Captu
         main(["show", str(crews), "hi"])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (
+            ["serve", "crew.py", "--prot", "9"],
+            "crew serve: error: unrecognized arguments: --prot 9. Did you mean --port?",
+        ),
+        (["run", "crew.py", "hi", "--history-policy=3"], "--history-policy=3. Did you mean --history?"),
+        (["show", "crew.py", "--bogus"], "crew show: error: unrecognized arguments: --bogus\n"),
+    ],
+)
+def test_a_misspelt_option_is_named_with_its_command(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The usage is that of the command, and the closest option is named."""
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+
+    assert hint in capsys.readouterr().err
+
+
 def test_json_output_without_events(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With --json and --quiet stdout is one JSON object and stderr is empty."""
     assert main(["run", str(crews), "hi", "--json", "--quiet", "--max-messages", "5"]) == 0
@@ -73,6 +94,7 @@ def test_json_output_without_events(crews: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(out) | {"run_id": ""} == {
         "output": "hello",
         "stop_reason": "completed",
+        "stop_text": "",
         "limit": None,
         "run_id": "",
         "trace_id": "",
@@ -513,3 +535,17 @@ def test_strict_resume_refuses_a_changed_crew(crews: Path, tmp_path: Path, capsy
     out, err = capsys.readouterr()
     assert out == "done\n"
     assert "The crew changed since this run was started: payer (instructions)." in err
+
+
+def test_warnings_about_settings_are_printed_once(
+    crews: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With their place in the file; `crew run` reads the file more than once."""
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "history:\n  name: head_tail\n  max_messages: 8\n  summarizer: openai:gpt-5-mini\n", encoding="utf-8"
+    )
+    command = [sys.executable, "-m", "crew.cli", "run", str(crews), "hi", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.count("summarizer of head_tail has no effect") == 1
+    assert f"! {config}:4:3: The summarizer" in done.stderr

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from crew.cli.arguments import PRICES_HELP, create_parser
+from crew.cli.arguments import create_parser
+from crew.cli.simulate_arguments import PRICES_HELP
 from crew.cli.simulate_command import parse_policy, simulate_command
 from crew.simulator import Prices
 

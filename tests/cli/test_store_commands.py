@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from crew import Agent, Crew, CrewExecutor, Parallel, RunResult, ScriptedProvider, call, tool
 from crew.cli import main
+from crew.runs.interfaces import Cursor
 from crew.store import SQLiteStore
 
 
@@ -28,7 +30,9 @@ async def stored(tmp_path: Path) -> tuple[str, RunResult]:
     panel = Parallel("panel", branches=[Agent(name, model=ScriptedProvider(f"{name}.")) for name in ("x", "y")])
     crew = Crew("search", agents=[lead, *panel.branches], groups=[panel])
     result = await CrewExecutor(crew, store=store, max_messages_per_request=8).execute("Find it.", run_id="r")
-    await CrewExecutor(Agent("other", model=ScriptedProvider("Hello.")), store=store).execute("Hi.", run_id="s")
+    await CrewExecutor(Agent("other", model=ScriptedProvider("Hello.")), store=store).execute(
+        "Hi.", run_id="s", metadata={"shop": "south", "n": 3}
+    )
     store.close()
     return path, result
 
@@ -38,6 +42,42 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
+@tool
+async def wait() -> str:
+    """Wait."""
+    await asyncio.Event().wait()
+    return "Never."
+
+
+async def test_an_unfinished_run_is_running_only_while_something_drives_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After its process has stopped it is interrupted, also for the filter; an unknown status is refused."""
+    path = str(tmp_path / "runs.db")
+    store = SQLiteStore(path)
+    agent = Agent("clerk", model=ScriptedProvider(call("wait")), tools=[wait])
+    task = asyncio.create_task(CrewExecutor(agent, store=store).execute("Hi.", run_id="u"))
+
+    async with asyncio.timeout(10):
+        await store.wait_for_events("u", Cursor(2, 0))
+
+    async def statuses(*options: str) -> list[str]:
+        rows = await asyncio.to_thread(printed, capsys, "runs", "--store", path, *options)
+        return [row.split()[1] for row in rows.splitlines()[1:]]
+
+    assert [await statuses(*o) for o in ([], ["--status", "interrupted"])] == [["running"], []]
+    task.cancel()
+    await asyncio.wait([task])
+    assert [await statuses(*o) for o in ([], ["--status", "running"])] == [["interrupted"], []]
+    assert await statuses("--status", "interrupted") == ["interrupted"]
+    store.close()
+
+    with pytest.raises(SystemExit, match="2"):
+        main(["runs", "--store", path, "--status", "done"])
+
+    assert "invalid choice: 'done' (choose from 'running', 'interrupted', " in capsys.readouterr().err
+
+
 def test_runs_are_listed(stored: tuple[str, RunResult], capsys: pytest.CaptureFixture[str]) -> None:
     """As a table, newest first, or as JSON; a page at a time."""
     head, first, second = printed(capsys, "runs", "--store", stored[0]).splitlines()
@@ -45,6 +85,11 @@ def test_runs_are_listed(stored: tuple[str, RunResult], capsys: pytest.CaptureFi
     assert (first.split()[:3], second.split()[:3]) == (["s", "completed", "other"], ["r", "completed", "search"])
     listed = json.loads(printed(capsys, "runs", "--store", stored[0], "--crew", "search", "--json"))
     assert [info["run_id"] for info in listed] == ["r"]
+    assert len(printed(capsys, "runs", "--store", stored[0], "--metadata", "shop=south").splitlines()) == 2
+    by_number = ["runs", "--store", stored[0], "--metadata", "shop=south", "--metadata"]
+    assert [len(printed(capsys, *by_number, value).splitlines()) for value in ("n=3", "n=4")] == [2, 1]
+    assert main(["runs", "--store", stored[0], "--metadata", "shop"]) != 0
+    assert "KEY=VALUE" in capsys.readouterr().err
     assert main(["runs", "--store", stored[0], "--limit", "1"]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 2
@@ -110,3 +155,30 @@ def test_missing_file_is_wrong_usage(command: str, tmp_path: Path, capsys: pytes
     assert main([*command.split(), "--store", str(path)]) == 2
     assert "no such file" in capsys.readouterr().err
     assert not path.exists()
+
+
+async def conversation_file(path: Path) -> str:
+    store = SQLiteStore(path)
+    chat = CrewExecutor(Agent("chat", model=ScriptedProvider("Hello.", "Again.")), store=store)
+
+    for turn in range(2):
+        await chat.execute(f"Question {turn}.", conversation="customer-42", run_id=f"turn-{turn}")
+
+    store.close()
+    return str(path)
+
+
+def test_commands_accept_the_id_of_a_conversation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It stands for its newest run, in an export for all its runs; the list of runs names the conversation."""
+    file = asyncio.run(conversation_file(tmp_path / "runs.db"))
+    head, first, _ = printed(capsys, "runs", "--store", file).splitlines()
+    assert (head.split()[-1], first.split()[0], first.split()[-1]) == ("conversation", "turn-1", "customer-42")
+    transcript = printed(capsys, "transcript", "customer-42", "--store", file)
+    assert "Question 0." in transcript
+    assert "Again." in transcript
+    assert printed(capsys, "trace", "customer-42", "--store", file).startswith("invoke_workflow chat")
+    explained = [printed(capsys, "explain", id, "--store", file) for id in ("customer-42", "turn-1")]
+    assert explained[0] == explained[1] != ""
+    exported = [json.loads(line) for line in printed(capsys, "export", "customer-42", "--store", file).splitlines()]
+    assert [line["run_id"] for line in exported if line["type"] == "run"] == ["turn-0", "turn-1"]
+    assert printed(capsys, "forget", "customer-42", "--store", file) == "erased 2 runs\n"

@@ -45,9 +45,9 @@ def test_the_shipped_file_holds_the_defaults() -> None:
     bare = CrewExecutor(shipped.plan.crew)
     assert shipped.plan.budget == bare.plan.budget
     assert shipped.plan.policy == bare.plan.policy
-    assert shipped._starter.limits == bare._starter.limits
-    assert shipped._validator == bare._validator
-    assert shipped._starter.parameters == bare._starter.parameters
+    assert shipped._streams.starter.limits == bare._streams.starter.limits
+    assert shipped._streams.starter.validator == bare._streams.starter.validator
+    assert shipped._streams.starter.parameters == bare._streams.starter.parameters
 
 
 def test_all_problems_are_reported_with_their_locations(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_a_crew_from_a_file_runs(tmp_path: Path) -> None:
     result = await executor.execute("go")
     assert result.output == "done"
     assert result.metrics.limit == 10
-    assert executor._starter.limits.rounds == 5
+    assert executor._streams.starter.limits.rounds == 5
     assert executor.plan.agents["editor"].settings.max_output_tokens == 5
 
 
@@ -251,10 +251,10 @@ async def test_the_telemetry_section_configures_telemetry(tmp_path: Path) -> Non
 
     try:
         executor = CrewExecutor.from_config(write_config(tmp_path, block + CREW), crew="support")
-        assert executor._telemetry is not None
-        assert executor._telemetry.capture_content
-        assert executor._telemetry.tracer() is not None
-        await executor._telemetry.shutdown(0.1)
+        assert executor._current_telemetry() is not None
+        assert executor._current_telemetry().capture_content
+        assert executor._current_telemetry().tracer() is not None
+        await executor._current_telemetry().shutdown(0.1)
     finally:
         reset()
 
@@ -316,7 +316,7 @@ crews:
           - os.path:basename
           - nowhere:x
         output: os:nothing
-        handoffs: [{to: two, payload: os:path}]
+        handoffs: [{to: two, payload: os:path, on_handoff: os:nothing}, {to: one, on_handoff: os:sep}]
         settings: {temprature: 1}
       two: {model: "scripted:x", history: {name: truncate, target: 0.9}}
 """
@@ -326,6 +326,8 @@ crews:
     starts = (
         "config.yaml:8:13: agent 'one': can't load the tool 'nowhere:x': No module named 'nowhere'",
         "config.yaml:10:30: agent 'one': payload of the handoff to 'two' must be a subclass of pydantic.BaseModel",
+        "config.yaml:10:48: agent 'one': on_handoff of the handoff to 'two': can't load 'os:nothing'",
+        "config.yaml:10:83: agent 'one': on_handoff of the handoff to 'one' must be a function; 'os:sep' is '/'",
         "config.yaml:9:9: agent 'one': output: can't load 'os:nothing'",
         "config.yaml:11:20: agent 'one': settings.temprature is not a known key",
         "config.yaml:12:34: agent 'two': history: target=0.9 must be below",
@@ -508,7 +510,7 @@ def test_a_file_describes_the_request_parameters(tmp_path: Path) -> None:
     text = "parameters: {max_history_size: 9, max_tokens: 9000, compression_strategy: {name: last_n_messages, n: 8}}\n"
     executor = CrewExecutor.from_config(write_config(tmp_path, text + CREW), crew="support")
     wanted = RequestParameters(compression_strategy=LastNMessages(8), max_history_size=9, max_tokens=9000)
-    assert executor._starter.parameters == wanted
+    assert executor._streams.starter.parameters == wanted
 
     for wrong in ("{name: chunked, n: 8}", "{name: chunky}", "{name: whole_history, sze: 1}"):
         path = write_config(tmp_path, f"parameters: {{compression_strategy: {wrong}}}\n{CREW}")

@@ -1,12 +1,15 @@
-"""The contract of the leases of a store: derive a class, and provide `leases` and `lapse`."""
+"""The contract of the leases of a store: derive a class, and provide `store`, `leases` and `lapse`."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
-from crew.runs.leases import Lease, LeaseHolder, RunLeases
+from crew.errors import RunExists
+from crew.runs.leases import Lease, LeaseHolder, LeasingStore, RunLeases
+from tests.contracts.run_store import state
 
 
 def lease(executor: str, run_id: str = "r") -> Lease:
@@ -16,6 +19,10 @@ def lease(executor: str, run_id: str = "r") -> Lease:
 
 class RunLeasesContract:
     """`lapse` waits until a lease that was not renewed meanwhile has lapsed."""
+
+    @pytest.fixture
+    def store(self) -> Any:
+        raise NotImplementedError
 
     @pytest.fixture
     def leases(self) -> RunLeases:
@@ -78,3 +85,16 @@ class RunLeasesContract:
         assert list(await leases.cancel_requests([lease("b")])) == []
         await leases.acquire(lease("b"), lease("a").holder)
         assert list(await leases.cancel_requests([lease("b")])) == []
+
+    async def test_first_commit_takes_the_lease(self, leases: RunLeases, store: Any) -> None:
+        """Both are stored or neither: a run id that is taken keeps its lease, that of an erased run is replaced."""
+        assert isinstance(store, LeasingStore)
+        await leases.acquire(lease("erased"))
+        await store.commit_first("r", [], state("r"), lease("a"))
+        assert await leases.find("r") == lease("a")
+        assert (await store.load("r")).version == 1
+
+        with pytest.raises(RunExists):
+            await store.commit_first("r", [], state("r"), lease("b"))
+
+        assert await leases.find("r") == lease("a")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
 
 from crew import Agent, Crew, CrewExecutor, Parallel, RunError, RunResult, ScriptedProvider, call, tool
 from crew.errors import InvalidInput, StoreError, UnknownRun
-from crew.interfaces import ModelRequest
+from crew.interfaces import ModelReply, ModelRequest
 from crew.runs.events import Replied, RunStarted
-from crew.runs.interfaces import Cursor, RunReader
+from crew.runs.interfaces import Cursor, EventFollower, RunReader
+from crew.store import MemoryStore
+from tests.support.providers import HangingProvider
 
 
 @tool(effect="read")
@@ -59,11 +63,12 @@ class RunReaderContract:
         assert (info.run_id, info.conversation_id, info.crew, info.agent) == ("r0", "r0", "a", "a")
         assert (info.status, info.messages) == ("completed", 4)
         assert info.created <= info.updated
+        assert await store.info("r0") == info
 
     async def test_unknown_ids_are_refused(self, store: Any) -> None:
         """With `UnknownRun`; a conversation without runs is empty."""
-        for read in (store.run, store.events, store.transcript, store.forget):
-            with pytest.raises(UnknownRun):
+        for read in (store.info, store.run, store.events, store.transcript, store.forget):
+            with pytest.raises(UnknownRun, match="no run 'nothing', and no conversation with this id"):
                 await read("nothing")
 
         assert await store.conversation("nothing") == ()
@@ -136,6 +141,21 @@ class RunReaderContract:
         assert await store.events("r", after=before[-1].cursor, limit=2) == whole[len(before) : len(before) + 2]
         assert Cursor.parse(str(whole[-1].cursor)) == whole[-1].cursor
 
+    @pytest.mark.parametrize("number", [2**31, 2**31 - 1, 10**15 - 1])
+    async def test_a_cursor_may_be_after_all_events(self, store: Any, number: int) -> None:
+        """Clients send cursors: one that no event has yet is valid, whatever its numbers."""
+        await conversation(store, 1)
+        stored = await store.events("r0")
+        first = stored[0].cursor.version
+        later = tuple(one for one in stored if one.cursor.version > first)
+        assert later
+        assert await store.events("r0", after=Cursor(first, number)) == later
+        assert await store.events("r0", after=Cursor(number, number)) == ()
+
+        if isinstance(store, EventFollower):
+            assert await store.wait_for_events("r0", Cursor(first, number), timeout=20)
+            assert not await store.wait_for_events("r0", Cursor(number, 0), timeout=0.01)
+
     async def test_failure_is_stored_and_the_run_can_be_resumed(self, store: Any) -> None:
         """The last events follow the newest commit; the status is `failed` until the run is resumed."""
         seen: list[Any] = []
@@ -198,7 +218,130 @@ class RunReaderContract:
         with pytest.raises(StoreError, match="'r2' continues it"):
             await store.forget("r1")
 
+        # The id of the first run is also that of the conversation: it is taken as the run.
+        with pytest.raises(StoreError, match="'r1' continues it"):
+            await store.forget("r0")
+
         assert await store.forget("r2") == 1
         assert len(await store.transcript("r1")) == 8
-        assert await store.forget("r0") == 2
+        assert await store.forget("r0", conversation=True) == 2
         assert (await store.runs()).runs == ()
+
+    async def test_named_conversation_is_forgotten_with_all_its_runs(self, store: Any) -> None:
+        """Its id is that of no run; a turn that a later one continues can't be erased alone."""
+        for turn in range(3):
+            await executor(store).execute("Question.", conversation="c", run_id=f"r{turn}")
+
+        await conversation(store, 1, "other")
+
+        with pytest.raises(StoreError, match=r"'r1' continues it.* crew forget c --conversation"):
+            await store.forget("r0")
+
+        with pytest.raises(UnknownRun):
+            await store.forget("r0", conversation=True)
+
+        assert await store.forget("c") == 3
+        assert [info.run_id for info in (await store.runs()).runs] == ["other0"]
+        assert await store.conversation("c") == ()
+
+    async def test_runs_are_found_by_their_metadata(self, store: Any) -> None:
+        """All values must be equal, as JSON values; pages stay complete and in order."""
+        long = "x" * 5_000
+
+        for number in range(6):
+            shop = {"shop": "south" if number % 2 else "north", "number": number, "open": True, "tags": ["a", {"b": 1}]}
+            await executor(store).execute("Question.", run_id=f"r{number}", metadata={**shop, "long": long})
+
+        await conversation(store, 1, "other")
+
+        async def found(**metadata: Any) -> list[str]:
+            return [info.run_id for info in (await store.runs(metadata=metadata)).runs]
+
+        assert await found(shop="south") == ["r5", "r3", "r1"]
+        assert await found(shop="south", number=3) == await found(number=3.0) == ["r3"]
+        assert await found(number="3") == await found(number=True) == await found(shop="nowhere") == []
+        assert len(await found(open=True, tags=["a", {"b": 1}], long=long)) == 6
+        assert await found(open=1) == await found(tags=["a"]) == await found(long=long + "x") == []
+        assert len(await found()) == 7
+        first = await store.runs(metadata={"shop": "north"}, limit=2, crew="a")
+        assert [info.run_id for info in first.runs] == ["r4", "r2"]
+        second = await store.runs(metadata={"shop": "north"}, limit=2, crew="a", cursor=first.cursor)
+        assert ([info.run_id for info in second.runs], second.cursor) == (["r0"], None)
+        assert await store.forget("r5") == 1
+        assert await found(shop="south") == ["r3", "r1"]
+
+    async def test_forgotten_run_leaves_no_metadata(self, store: Any) -> None:
+        """The id can be used again, with other metadata."""
+        await executor(store).execute("Question.", run_id="r", metadata={"shop": "north"})
+        await store.forget("r")
+
+        if isinstance(store, MemoryStore):
+            return  # it remembers the ids of past runs
+
+        await executor(store).execute("Question.", run_id="r", metadata={"shop": "south"})
+        assert (await store.runs(metadata={"shop": "north"})).runs == ()
+        assert len((await store.runs(metadata={"shop": "south"})).runs) == 1
+
+    async def test_reader_waits_for_the_next_event(self, store: Any) -> None:
+        """It returns at once if there is a newer one, after `timeout` with False, and else with the next commit."""
+        assert isinstance(store, EventFollower)
+        assert not await store.wait_for_events("r0", timeout=0.01)
+        waiting = asyncio.ensure_future(store.wait_for_events("r0", timeout=20))
+        await asyncio.sleep(0)
+        await conversation(store, 1)
+        assert await waiting
+        events = await store.events("r0")
+        assert await store.wait_for_events("r0")
+        assert await store.wait_for_events("r0", events[-2].cursor, timeout=20)
+        assert not await store.wait_for_events("r0", events[-1].cursor, timeout=0.01)
+
+    async def test_events_between_two_commits_are_stored_soon(self, store: Any) -> None:
+        """Within 0.25 s, under the next numbers of the newest commit; a reader that follows gets each event once."""
+        asked, answered = asyncio.Event(), asyncio.Event()
+        seen: list[Any] = []
+
+        class Slow(ScriptedProvider):
+            async def complete(self, request: ModelRequest, on_delta: Any = None) -> ModelReply:
+                asked.set()
+                await answered.wait()
+                return await super().complete(request, on_delta)
+
+        crew = CrewExecutor(Agent("a", model=Slow("Done.")), store=store, observers=[seen.append])
+        running = asyncio.ensure_future(crew.execute("Go.", run_id="r"))
+        await asked.wait()
+        before = await store.events("r")
+        began = time.monotonic()
+        assert await store.wait_for_events("r", before[-1].cursor, timeout=20)
+        assert time.monotonic() - began < 1  # 0.2 s and the append; the machine may be busy
+        [one] = await store.events("r", after=before[-1].cursor)
+        assert (one.event.kind, one.cursor) == ("asked", Cursor(1, before[-1].cursor.number + 1))
+        assert one.event == seen[-1]
+        answered.set()
+        await running
+        stored = await store.events("r")
+        assert [event.event for event in stored] == seen
+        assert [event.cursor for event in stored] == sorted({event.cursor for event in stored})
+        assert await store.events("r", after=one.cursor) == stored[len(before) + 1 :]
+
+    async def test_numbers_of_events_continue_after_a_resume(self, store: Any) -> None:
+        """The run is interrupted after its request, twice: no number is used twice, and none is missing."""
+        seen: list[Any] = []
+
+        for _ in range(2):
+            model = HangingProvider()
+            crew = CrewExecutor(Agent("a", model=model), store=store, observers=[seen.append])
+            start = crew.resume("r") if seen else crew.execute("Go.", run_id="r")
+            running = asyncio.ensure_future(start)
+            await model.asked.wait()
+            running.cancel()
+            await asyncio.wait([running])
+
+        stored = await store.events("r")
+        assert [one.event for one in stored] == seen
+        assert [one.event.kind for one in stored].count("asked") == 2
+        by_version: dict[int, list[int]] = {}
+
+        for one in stored:
+            by_version.setdefault(one.cursor.version, []).append(one.cursor.number)
+
+        assert all(numbers == [*range(len(numbers))] for numbers in by_version.values())

@@ -54,10 +54,14 @@ class TestSQLiteLeases(RunLeasesContract):
         return ManualClock()
 
     @pytest.fixture
-    def leases(self, tmp_path: Path, clock: ManualClock) -> Iterator[RunLeases]:
+    def store(self, tmp_path: Path, clock: ManualClock) -> Iterator[SQLiteStore]:
         store = SQLiteStore(tmp_path / "runs.db", clock=clock)
-        yield store.leases()
+        yield store
         store.close()
+
+    @pytest.fixture
+    def leases(self, store: SQLiteStore) -> RunLeases:
+        return store.leases()
 
     @pytest.fixture
     def lapse(self, clock: ManualClock) -> Callable[[], Awaitable[None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from crew import CrewExecutor, call, tool
 from crew.errors import UnknownRun
 from crew.message_rules import validate
 from crew.messages import AssistantMessage
-from crew.runs import Finished
+from crew.runs import Event, Finished, RunState
 from crew.runs.events import Asked
 from crew.tools import Tool
 from tests.support.providers import RecordingProvider
@@ -276,6 +276,66 @@ async def test_paused_run_can_be_cancelled_once() -> None:
 
     with pytest.raises(UnknownRun):
         await executor.cancel(paused.run_id)
+
+
+class GatedStore(JsonStore):
+    """The commit of the first event of one kind waits until `gate` is set."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.reached, self.gate = kind, asyncio.Event(), asyncio.Event()
+
+    async def commit(self, run_id: str, version: int, events: Sequence[Event], state: RunState) -> None:
+        if any(event.kind == self.kind for event in events):
+            self.reached.set()
+            await self.gate.wait()
+
+        await super().commit(run_id, version, events, state)
+
+
+async def test_a_result_that_waits_for_another_commit_is_not_lost() -> None:
+    """A run is cancelled while one result is stored and the next one waits: both calls are known to have ended."""
+
+    @tool(effect="write")
+    async def pay(n: int) -> str:
+        """Pay."""
+        return f"paid {n}"
+
+    store = GatedStore("tool_returned")
+    executor = executor_for(RecordingProvider([call("pay", n=1), call("pay", n=2)], "never"), pay, store=store)
+    running = asyncio.ensure_future(executor.execute("go", run_id="r"))
+    await store.reached.wait()
+    await asyncio.sleep(0.01)  # the other call has returned, and waits
+    cancelling = asyncio.ensure_future(executor.cancel("r"))
+    await asyncio.sleep(0)
+    store.gate.set()
+    await cancelling
+    result = await running
+    assert (result.stop_reason, result.in_doubt) == ("cancelled", ())
+    assert [one.text for one in result.history[-1].results] == ["paid 1", "paid 2"]  # type: ignore[union-attr]
+
+
+async def test_a_run_that_is_cancelled_twice_returns_once_as_cancelled() -> None:
+    """A second `cancel` waits for the first one; it does not interrupt the run while its end is stored."""
+    store = GatedStore("cancelled")
+    started = asyncio.Event()
+
+    async def wait() -> str:
+        """Wait for ever."""
+        started.set()
+        await asyncio.Event().wait()
+        return ""
+
+    executor = executor_for(RecordingProvider(call("wait"), "never"), wait, store=store)
+    running = asyncio.ensure_future(executor.execute("go", run_id="r"))
+    await started.wait()
+    first = asyncio.ensure_future(executor.cancel("r"))
+    await store.reached.wait()
+    second = asyncio.ensure_future(executor.cancel("r"))
+    await asyncio.sleep(0)
+    store.gate.set()
+    await asyncio.gather(first, second)
+    assert (await running).stop_reason == "cancelled"
 
 
 async def test_tool_can_cancel_its_run() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from crew import Agent, Crew, CrewExecutor, RunError, RunResult, ScriptedProvider, call, handoff, recall, tool
+from crew.engine.conversations import Claims, Turn
 from crew.errors import ConversationBusy, ConversationPaused, InvalidInput, MessageNotLoaded, RunExpired, UnknownRun
 from crew.history import Rolling, Summarize
 from crew.interfaces import ModelRequest, Policy
@@ -213,6 +215,34 @@ def test_threads_wait_for_each_other(store: Any) -> None:
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert sorted(outputs) == sorted(f"I see {min(2 * n + 1, 50)} messages." for n in range(20))
+
+
+async def test_a_turn_whose_event_loop_was_closed_does_not_keep_the_conversation() -> None:
+    """It waited when its loop was closed: the turn before it ends without an error, and the next one is admitted."""
+    claims, store = Claims(), MemoryStore()
+    waiting: list[asyncio.Task[None]] = []
+
+    async def wait() -> None:
+        async with claims.claim(store, Turn(conversation_id="c", on_busy="wait")):
+            pass
+
+    def wait_in_another_loop() -> None:
+        loop = asyncio.new_event_loop()
+        waiting.append(loop.create_task(wait()))
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        loop.close()
+
+    async with claims.claim(store, Turn(conversation_id="c")):
+        await asyncio.to_thread(wait_in_another_loop)
+
+    async with claims.claim(store, Turn(conversation_id="c")):
+        waiting[0]._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio logs such a task as an error
+        waiting.clear()
+        gc.collect()
+
+        with pytest.raises(ConversationBusy):
+            await claims.claim(store, Turn(conversation_id="c")).__aenter__()
 
 
 async def test_turn_that_lost_a_race_is_not_stored(store: Any) -> None:

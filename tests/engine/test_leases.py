@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, Crew, CrewExecutor, Parallel, RunError, ScriptedProvider, call, tool
+from crew import Agent, Crew, CrewExecutor, Parallel, RunError, RunResult, ScriptedProvider, call, tool
 from crew.engine.processes import is_gone, this_holder
-from crew.errors import DefinitionError, InvalidInput, RunActive, RunExists, StoreError
+from crew.errors import DefinitionError, InvalidInput, RunActive, RunExists, StoreError, UnknownRun
 from crew.runs.leases import Lease
 from crew.store import MemoryStore, SQLiteStore
 from crew.store.sqlite_leases import SQLiteLeases
@@ -324,3 +324,62 @@ async def test_recover_leaves_runs_that_have_not_lost_their_owner(tmp_path: Path
     assert [lease.run_id for lease in await store.leases().list()] == ["theirs"]
     recovered = await CrewExecutor(Agent("x", model=ScriptedProvider("back")), store=store).recover()
     assert {run_id: outcome.output for run_id, outcome in recovered.items()} == {"theirs": "back"}
+
+
+async def test_new_run_takes_its_lease_with_its_first_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one transaction: a process that is killed right after its first commit leaves a lease for `recover`."""
+    acquired: list[str] = []
+    acquire = SQLiteLeases.acquire
+
+    async def count(self: SQLiteLeases, lease: Lease, *rest: Any) -> Any:
+        acquired.append(lease.run_id)
+        return await acquire(self, lease, *rest)
+
+    monkeypatch.setattr(SQLiteLeases, "acquire", count)
+    path, gate = tmp_path / "runs.db", Gate()
+    executor = CrewExecutor(writer(gate.tool), store=path)
+    stream = executor.execute_stream("Go.", run_id="r")
+
+    async for event in stream:
+        if event.kind == "run_started":
+            assert [lease.run_id for lease in await held(path)] == ["r"]
+            break
+
+    assert acquired == []
+    await executor.aclose()
+
+
+async def cancelled_at_its_release(store: SQLiteStore, *lines: str, **options: Any) -> tuple[RunResult, object]:
+    """Cancel a run while its lease is released: its result, and the error of `cancel`."""
+    releasing, opened = asyncio.Event(), asyncio.Event()
+    release = store.leases().release
+
+    async def release_slowly(lease: Lease) -> None:
+        releasing.set()
+        await opened.wait()
+        await release(lease)
+
+    store.leases().release = release_slowly  # type: ignore[method-assign]  # a slow disk
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider(*lines), **options), store=store)
+    running = asyncio.ensure_future(executor.execute("go", run_id="r"))
+    await releasing.wait()
+    cancelling = asyncio.ensure_future(executor.cancel("r"))
+    await asyncio.sleep(0)
+    opened.set()
+    [error] = await asyncio.gather(cancelling, return_exceptions=True)
+    return await running, error
+
+
+async def test_a_run_that_has_just_ended_keeps_its_result(tmp_path: Path) -> None:
+    """It can't be cancelled any more, and its caller gets the result."""
+    result, error = await cancelled_at_its_release(SQLiteStore(tmp_path / "runs.db"), "done")
+    assert result.output == "done"
+    assert isinstance(error, UnknownRun)
+
+
+async def test_a_run_that_has_just_paused_is_cancelled(tmp_path: Path) -> None:
+    """Its caller gets the pauses; then the run is cancelled like any paused one."""
+    store = SQLiteStore(tmp_path / "runs.db")
+    result, error = await cancelled_at_its_release(store, "Which?", wait_for_signal=True)
+    assert (result.stop_reason, error) == ("paused", None)
+    assert (await store.run("r")).info.status == "cancelled"

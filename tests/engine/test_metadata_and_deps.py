@@ -109,13 +109,13 @@ CYCLE["again"] = CYCLE
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        ({"when": object()}, r"metadata\['when'\] is a object, not a JSON value: accepted are None, bool"),
-        ({"pair": (1, 2)}, r"metadata\['pair'\] is a tuple"),
-        ({"deep": [{"x": b"y"}]}, r"metadata\['deep'\]\[0\]\['x'\] is a bytes"),
+        ({"when": object()}, r"metadata\['when'\] has the type object, not a JSON value: accepted are None, bool"),
+        ({"pair": (1, 2)}, r"metadata\['pair'\] has the type tuple"),
+        ({"deep": [{"x": b"y"}]}, r"metadata\['deep'\]\[0\]\['x'\] has the type bytes"),
         ({"n": float("nan")}, r"metadata\['n'\] is nan: JSON has only finite numbers"),
         ({1: "x"}, "metadata has the key 1: the keys must be strings"),
         ({"x": "\ud800"}, "a lone surrogate"),
-        ({"key": SecretStr("hunter2-hunter2")}, r"metadata\['key'\] is a SecretStr"),
+        ({"key": SecretStr("hunter2-hunter2")}, r"metadata\['key'\] has the type SecretStr"),
         (CYCLE, "nested too deeply: at most 20 levels"),
         ([1], r"metadata must be a dict such as .* not \[1\]"),
         ("x", "metadata must be a dict such as .* not 'x'"),

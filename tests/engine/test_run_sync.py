@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, Context, CrewExecutor, RunError, ScriptedProvider, call
+from crew import Agent, Context, CrewExecutor, RunError, ScriptedProvider, call, tool
 from crew.errors import Unavailable
+from crew.messages import ToolMessage
 from tests.support.runs import executor_for
 
 NUMBER: contextvars.ContextVar[int] = contextvars.ContextVar("NUMBER", default=0)
@@ -289,3 +290,19 @@ def test_ctrl_c_stops_the_run_and_leaves_it_resumable(kind: str, start: str, tmp
     resumed = resumed.replace("START", "print(asyncio.run(executor.resume('r')).output)")
     found = run_script(resumed, str(tmp_path / "runs.db"))
     assert found.stdout.splitlines()[0] == "done", found.stderr
+
+
+def test_paused_run_is_resumed_without_await() -> None:
+    """`resume_sync` takes the arguments of `resume`."""
+
+    @tool(approval=True)
+    def pay(amount: int) -> str:
+        """Pay."""
+        return f"Paid {amount}."
+
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider(call("pay", amount=5), "Done."), tools=[pay]))
+    paused = executor.execute_sync("Go", run_id="r")
+    assert paused.stop_reason == "paused"
+    done = executor.resume_sync("r", {paused.pauses[0].id: True}, strict=True)
+    assert done.output == "Done."
+    assert [m.results[0].text for m in done.transcript if isinstance(m, ToolMessage)] == ["Paid 5."]

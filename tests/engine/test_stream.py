@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from crew import Context, CrewError, RunError, call, tool
+from crew import Agent, Context, CrewError, CrewExecutor, RunError, ScriptedProvider, call, tool
+from crew.errors import UnknownRun
 from crew.runs import Event
 from crew.runs.events import RunFailed, RunFinished, TextDelta, ToolProgress
 from tests.support.clocks import TickingClock
@@ -112,3 +113,62 @@ async def test_unread_stream_never_runs() -> None:
     executor_for(provider).execute_stream("go")
     await asyncio.sleep(0)
     assert provider.requests == []
+
+
+async def test_stream_knows_its_run_before_it_starts() -> None:
+    """The id can be shown or stored before the first event."""
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider("Hi", "Hi")))
+    stream = executor.execute_stream("Go")
+    given = executor.execute_stream("Go", run_id="mine")
+    assert given.run_id == "mine"
+    assert stream.run_id
+    assert {event.run_id async for event in stream} == {stream.run_id}
+    assert stream.result.run_id == stream.run_id
+
+
+@pytest.mark.parametrize("when", ["at once", "in a tool", "at its end"])
+async def test_cancelled_stream_ends_with_a_result(when: str) -> None:
+    """The rest of the events can be read, and the run is cancelled for good, unlike one whose stream is left."""
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        await asyncio.sleep(0 if when == "at its end" else 60)
+        return "done"
+
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider(call("wait"), "Hi"), tools=[wait]))
+    kinds = []
+
+    async with executor.execute_stream("Go") as events:
+        if when == "at once":
+            await events.cancel()
+
+        async for event in events:
+            kinds.append(event.kind)
+
+            if when == "in a tool" and event.kind == "tools_started":
+                await events.cancel()
+
+        await events.cancel()
+
+    wanted = "completed" if when == "at its end" else "cancelled"
+    assert events.result.stop_reason == wanted
+    assert kinds[-1] == "run_finished"
+
+    with pytest.raises(UnknownRun):
+        await executor.resume(events.run_id)
+
+
+async def test_stream_that_is_cancelled_before_it_is_read_has_a_result() -> None:
+    """The run is recorded as cancelled."""
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider("Hi")))
+    stream = executor.execute_stream("Go")
+    await stream.cancel()
+    assert stream.result.stop_reason in ("cancelled", "completed")
+    resumed = executor.resume_stream("unknown")
+
+    with pytest.raises(UnknownRun):
+        async for _ in resumed:
+            pass
+
+    assert resumed.run_id == "unknown"

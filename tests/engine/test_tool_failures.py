@@ -16,6 +16,7 @@ from crew.interfaces import ModelReply
 from crew.messages import ToolCall, ToolResult
 from crew.runs.events import ToolProgress, Warned
 from crew.runs.state import UNKNOWN_EFFECT
+from crew.tools import EffectUnknown
 from tests.support.providers import RecordingProvider
 from tests.support.runs import collect, executor_for
 from tests.support.stores import JsonStore
@@ -413,3 +414,22 @@ async def test_tool_receives_its_context() -> None:
     assert context.usage.requests == 1
     assert [e.sequence for e in events] == sorted({e.sequence for e in events})
     assert result.output == "done"
+
+
+@pytest.mark.parametrize(("effect", "outcome"), [("write", "unknown"), ("read", "error")])
+async def test_a_tool_can_report_that_its_effect_is_unknown(effect: Any, outcome: str) -> None:
+    """A write is in doubt then, and is not repeated; a read is an error, which may be repeated."""
+    calls = []
+
+    @tool(effect=effect, retries=2)
+    async def send() -> str:
+        """Send."""
+        calls.append(1)
+        raise EffectUnknown("the connection was lost")
+
+    result = await executor_for(RecordingProvider(call("send"), "Done."), send).execute("Go.")
+    [sent] = [one for message in result.transcript if message.role == "tool" for one in message.results]
+    assert sent.outcome == outcome
+    assert sent.text.startswith("send failed: EffectUnknown: the connection was lost")
+    assert (UNKNOWN_EFFECT in sent.text, len(calls)) == ((True, 1) if effect == "write" else (False, 3))
+    assert [one.call.name for one in result.in_doubt] == (["send"] if effect == "write" else [])

@@ -35,6 +35,17 @@ CASES: list[tuple[Protocol, Era, ModelSettings, dict[str, Any]]] = [
         ModelSettings(tool_choice="step", parallel_tool_calls=False),
         {"tool_choice": {"type": "function", "function": {"name": "step"}}, "parallel_tool_calls": False},
     ),
+    (
+        "chat",
+        "classic",
+        ModelSettings(top_p=0.9, frequency_penalty=0.5, presence_penalty=-0.5),
+        {"top_p": 0.9, "frequency_penalty": 0.5, "presence_penalty": -0.5},
+    ),
+    ("chat", "modern", ModelSettings(extra_body={"service_tier": "flex"}), {"service_tier": "flex"}),
+    ("responses", "classic", ModelSettings(top_p=0.9), {"top_p": 0.9}),
+    ("responses", "modern", ModelSettings(extra_body={"service_tier": "flex"}), {"service_tier": "flex"}),
+    ("messages", "classic", ModelSettings(top_p=0.9, top_k=40), {"top_p": 0.9, "top_k": 40}),
+    ("messages", "modern", ModelSettings(extra_body={"service_tier": "auto"}), {"service_tier": "auto"}),
     ("responses", "modern", ModelSettings(max_output_tokens=99), {"max_output_tokens": 99}),
     ("responses", "modern", ModelSettings(reasoning="high"), {"reasoning": {"effort": "high"}}),
     ("responses", "classic", ModelSettings(temperature=0.2), {"temperature": 0.2}),
@@ -89,6 +100,12 @@ async def test_thinking_stays_off_if_a_call_is_forced() -> None:
         ("anthropic:claude-opus-4-8", ModelSettings(thinking_tokens=2000), "use reasoning="),
         ("anthropic:claude-sonnet-4-5", ModelSettings(reasoning="high"), "thinking_tokens="),
         ("anthropic:claude-sonnet-4-5", ModelSettings(thinking_tokens=5), "use at least 1024"),
+        ("anthropic:claude-sonnet-4-5", ModelSettings(thinking_tokens=2000, top_k=5), "exclude each other"),
+        ("anthropic:claude-opus-4-8", ModelSettings(top_p=0.5), "top_p=0.5 is not supported"),
+        ("openai-responses:gpt-4o", ModelSettings(presence_penalty=0.5), "presence_penalty=0.5 is not supported"),
+        ("openai:gpt-4o", ModelSettings(temperature=0.5, extra_body={"temperature": 1}), "repeats temperature="),
+        ("openai:gpt-5", ModelSettings(extra_body={"max_completion_tokens": 9}), "use max_output_tokens="),
+        ("openai:gpt-5", ModelSettings(reasoning="low", extra_body={"reasoning_effort": "x"}), "repeats reasoning="),
         ("anthropic:claude-sonnet-4-5", ModelSettings(thinking_tokens=2000, temperature=0.5), "exclude each other"),
     ],
 )
@@ -254,3 +271,68 @@ async def test_the_default_output_limit_is_lowered_to_fit_the_window() -> None:
         await run(executor)
         await run(executor)
         assert [request.body["max_tokens"] for request in server.requests] == [8192, 1500, 1500]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_extra_headers_are_sent_with_each_request(protocol: Protocol, streams: bool) -> None:
+    """Of two agents that share a provider each sends its own, also once requests reuse their head."""
+    async with WireServer() as server:
+        shared = provider(server, protocol, "classic")
+        plain = CrewExecutor(Agent("plain", model=shared))
+        other = CrewExecutor(Agent("other", model=shared, settings=ModelSettings(extra_headers={"X-Team": "blue"})))
+
+        for executor in (other, plain, plain, plain, other, plain):
+            if streams:
+                async with executor.execute_stream("Hello.") as events:
+                    async for _ in events:
+                        pass
+            else:
+                await executor.execute("Hello.")
+
+        assert not server.refused, refusal_reasons(server)
+        sent = [request.headers.get("x-team") for request in server.requests]
+        assert sent == ["blue", None, None, None, "blue", None]
+
+
+async def test_secrets_in_headers_are_removed_everywhere(caplog: pytest.LogCaptureFixture) -> None:
+    """The value of a header that looks like a secret appears in no message, event or error."""
+    secret = "tok-0123456789-abcdef"
+    settings = ModelSettings(extra_headers={"X-Proxy-Token": secret, "X-Team": "blue-team-0123"})
+    assert secret not in repr(settings)
+
+    async with WireServer([f"Your token is {secret}, blue-team-0123."]) as server:
+        agent = Agent("a", model=provider(server, "chat"), settings=settings)
+        result = await CrewExecutor(agent).execute("Hello.")
+
+    assert secret not in str(result.transcript)
+    assert "blue-team-0123" in result.output
+    assert secret not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"extra_body": {"model": "x"}}, "extra_body['model'] is not accepted"),
+        ({"extra_body": {"messages": []}}, "extra_body['messages'] is not accepted"),
+        ({"extra_body": {"a": object()}}, "extra_body"),
+        ({"extra_headers": {"a b": "c"}}, "not the name of an HTTP header"),
+        ({"extra_headers": {"a": "c\nd"}}, "a character that a header can't hold"),
+        ({"extra_headers": {"Content-Length": "5"}}, "the HTTP client sets this header"),
+        ({"extra_headers": {"a": 5}}, "extra_headers"),
+    ],
+)
+def test_extras_that_replace_what_crew_writes_are_refused(settings: dict[str, Any], words: str) -> None:
+    """When the settings are built, so that YAML shows the place."""
+    with pytest.raises(DefinitionError) as caught:
+        ModelSettings(**settings)
+
+    assert words in str(caught.value)
+
+
+def test_extras_are_copied() -> None:
+    """A change of the caller's objects has no effect."""
+    body: dict[str, Any] = {"a": {"b": 1}}
+    settings = ModelSettings(extra_body=body)
+    body["a"]["b"] = 2
+    assert settings.extra_body == {"a": {"b": 1}}

@@ -194,7 +194,7 @@ def test_the_store_of_a_file_serves_run_resume_and_cancel(tmp_path: Path, capsys
     assert main(["resume", target, run_id, "--answer", "More.", "--quiet"]) == 3
     assert main(["cancel", target, run_id]) == 0
     assert main(["resume", target, run_id]) == 2
-    assert f"has no run '{run_id}'" in capsys.readouterr().err
+    assert f"The run '{run_id}' has finished and can't be resumed" in capsys.readouterr().err
 
 
 def test_the_option_overrides_the_file_and_takes_a_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

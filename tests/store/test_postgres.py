@@ -242,7 +242,11 @@ async def test_processes_that_start_at_once_create_the_tables_once(open_store: O
 async def test_older_layout_is_migrated_once(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the first of several processes; the runs stay. A layout of a later release is refused."""
     await open_store().commit("r", 0, [], state())
-    added = "CREATE TABLE {schema}.added (n integer); INSERT INTO {schema}.added VALUES (1);"
+
+    async def added(connection: Any, schema: str) -> None:
+        await connection.execute(f"CREATE TABLE {schema}.added (n integer); INSERT INTO {schema}.added VALUES (1);")
+
+    newest = len(postgres_schema.MIGRATIONS)
 
     with monkeypatch.context() as later_release:
         later_release.setattr(postgres_schema, "MIGRATIONS", (*postgres_schema.MIGRATIONS, added))
@@ -251,8 +255,43 @@ async def test_older_layout_is_migrated_once(open_store: Open, monkeypatch: pyte
         assert {one.version for one in found} == {1}
         assert await rows(stores[0], "added") == 1
 
-    with pytest.raises(StoreError, match=r"has layout 2 in the schema .* knows layouts up to 1"):
+    with pytest.raises(StoreError, match=rf"has layout {newest + 1} in the schema .* knows layouts up to {newest}"):
         await open_store().load("r")
+
+
+async def test_tables_that_are_only_read_are_neither_created_nor_migrated_nor_changed(open_store: Open) -> None:
+    """`crew inspect` of a database that a running service uses, perhaps of an earlier release."""
+    with pytest.raises(StoreError, match="holds no runs in the schema"):
+        await open_store(read_only=True).runs()
+
+    writer = open_store()
+    await writer.commit("r", 0, [event(1)], state())
+    reader = open_store(read_only=True)
+    assert [info.run_id for info in (await reader.runs()).runs] == ["r"]
+    assert await reader.wait_for_events("r", timeout=5)
+    assert await reader.leases().find("r") is None
+
+    with pytest.raises(StoreError, match="read-only transaction"):
+        await reader.forget("r")
+
+    await writer._server.run(writer._server.fetch("UPDATE {schema}.layout SET version = 1"))
+
+    with pytest.raises(StoreError, match="has layout 1, which a crew of this release would migrate"):
+        await open_store(read_only=True).runs()
+
+    assert (await writer.run("r")).info.version == 1
+
+
+async def test_metadata_of_an_older_layout_is_found(open_store: Open) -> None:
+    """Layout 1 had no table for it."""
+    store = open_store()
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider("Yes.")), store=store)
+    await executor.execute("Ready?", run_id="r", metadata={"shop": "south", "n": 3})
+    await store._server.run(store._server.fetch("DROP TABLE {schema}.metadata, {schema}.effects"))
+    await store._server.run(store._server.fetch("UPDATE {schema}.layout SET version = 1"))
+    migrated = open_store()
+    assert [info.run_id for info in (await migrated.runs(metadata={"shop": "south", "n": 3})).runs] == ["r"]
+    assert (await migrated.runs(metadata={"shop": "north"})).runs == ()
 
 
 # ------------------------------------------------------------------------------------------ lost connections
@@ -356,6 +395,38 @@ async def test_commit_whose_answer_is_lost_is_recognised(server: Postgres, open_
         await asyncio.to_thread(store.close)
 
 
+async def test_events_whose_append_lost_its_answer_are_stored_once(
+    server: Postgres, open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server stored them, but could not be reached again: the next commit, or append, leaves them out."""
+    store = open_store()
+    await store.commit("r", 0, [event(1)], state())
+    fetch = store._server.fetch
+
+    async def lose_the_answer(statement: str, *values: object) -> Any:
+        await fetch(statement, *values)
+        raise StoreError("", "lost")
+
+    async def lose_the_request(statement: str, *values: object) -> Any:
+        raise StoreError("", "lost")
+
+    version = 1
+
+    for lose in (lose_the_answer, lose_the_request):
+        monkeypatch.setattr(store._server, "fetch", lose)
+
+        with pytest.raises(StoreError):
+            await store.append_events("r", version, [event(2), event(3)])
+
+        monkeypatch.undo()
+        await store.commit("r", version, [event(2), event(3), event(4)], state(sequence=4))
+        version += 1
+
+    stored = [(str(one.cursor), one.event.sequence) for one in await store.events("r")]
+    first, second = [("1.0", 1), ("1.1", 2), ("1.2", 3), ("2.0", 4)], [("3.0", 2), ("3.1", 3), ("3.2", 4)]
+    assert stored == [*first, *second]
+
+
 async def test_run_survives_every_lost_answer(server: Postgres, open_store: Open) -> None:
     """Whichever answer is lost, from the first connection to the last commit: every write happens once."""
     async with running_proxy(server.port) as proxy:
@@ -439,16 +510,21 @@ async def test_notification_is_not_missed_over_a_restart(server: Postgres, open_
     await asyncio.wait_for(waiting, 10)
 
 
-async def test_request_to_cancel_reaches_the_owner(open_store: Open) -> None:
-    """Whether it comes before or after the owner waits for it."""
+async def test_request_to_cancel_is_noticed_at_once(open_store: Open) -> None:
+    """The owner need not wait until it looks for requests again."""
     owner, other = open_store().leases(), open_store().leases()
     await owner.acquire(lease("a"))
-    waiting = asyncio.ensure_future(owner.wait_for_cancel(lease("a")))
-    await asyncio.sleep(0.1)
-    assert not waiting.done()
-    await other.request_cancel("r")
-    await asyncio.wait_for(waiting, 1)
-    await asyncio.wait_for(owner.wait_for_cancel(lease("a")), 1)
+    await owner.wait_for_requests(0.01)
+    assert list(await owner.cancel_requests([lease("a")])) == []
+
+    while not await owner.cancel_requests([lease("a")]):  # a connection that begins to listen ends a wait too
+        waiting = asyncio.ensure_future(owner.wait_for_requests(60))
+        await asyncio.sleep(0.3)
+
+        if not waiting.done():
+            await other.request_cancel("r")
+
+        await asyncio.wait_for(waiting, 10)
 
 
 async def test_closed_store_ends_a_wait_with_an_error(open_store: Open) -> None:
@@ -527,15 +603,22 @@ async def test_executor_takes_a_url_with_options(server: Postgres) -> None:
     assert (await store.run("r")).info.status == "completed"
     store.close()
 
-    with pytest.raises(DefinitionError, match="is not a number"):
+    with pytest.raises(DefinitionError, match="pool_size in the URL must be a whole number, not 'many'"):
         CrewExecutor(Ledger(2).agent, store=f"{server.url()}&pool_size=many")
+
+
+async def test_misspelt_option_of_a_url_is_named(server: Postgres) -> None:
+    """The server refuses it; the error says what is accepted instead."""
+    async with CrewExecutor(Ledger(2).agent, store=f"{server.url()}&aplication_name=shop") as executor:
+        with pytest.raises(StoreError, match=r"unknown option 'aplication_name'\. Did you mean 'application_name'"):
+            await executor.execute("Write.")
 
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that installs it."""
     monkeypatch.setitem(sys.modules, "asyncpg", None)
 
-    with pytest.raises(StoreError, match=r"pip install crew-executor\[postgres\]"):
+    with pytest.raises(StoreError, match=r"pip install 'crew-executor\[postgres\]'"):
         PostgresStore("postgresql://127.0.0.1/runs")
 
 

@@ -16,6 +16,7 @@ from crew.errors import RunConflict, RunExists, StoreError, UnknownRun
 from crew.messages import Transcript, UserMessage
 from crew.store import SQLiteStore
 from crew.store.sqlite_reader import SQLiteReader
+from crew.store.sqlite_schema import write_checksums
 from tests.contracts.run_store import event, state
 
 STORY = """\
@@ -132,12 +133,15 @@ async def test_closed_file_is_a_typed_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "problem"),
     [
-        ("UPDATE runs SET state = replace(CAST(state AS TEXT), '\"version\":4', '\"version\":1')", "version 1"),
+        (
+            "UPDATE runs SET state = CAST(replace(CAST(state AS TEXT), '\"version\":4', '\"version\":1') AS BLOB)",
+            "version 1",
+        ),
         ("UPDATE runs SET state = substr(state, 1, 50)", "not valid JSON"),
-        ('UPDATE messages SET message = \'{"role": "user"}\'', "does not match version"),
+        ('UPDATE messages SET message = CAST(\'{"role": "user"}\' AS BLOB)', "does not match version"),
         ("DELETE FROM messages WHERE position = 1", "2 messages were stored, but 1 are"),
         ("UPDATE runs SET state = 7", "can't be loaded"),
-        ("DROP TABLE messages", "2 messages were stored, but 0"),
+        ("DROP TABLE messages", "no such table: messages"),
     ],
     ids=["older version", "cut off", "wrong message", "missing message", "wrong type", "no table"],
 )
@@ -152,6 +156,9 @@ async def test_unreadable_run_names_file_and_run(tmp_path: Path, statement: str,
     with sqlite3.connect(path) as file:
         # An older version also wrote messages that this one can't read: the version is checked first.
         file.execute(statement)
+
+        if "DROP" not in statement:
+            write_checksums(file)
 
     file.close()
     store = SQLiteStore(path)
@@ -335,7 +342,7 @@ def test_run_is_read_from_one_commit_while_another_process_commits(tmp_path: Pat
     def commit_before_the_messages(statement: str) -> None:
         nonlocal commits
 
-        if "SELECT path, state" in statement and not commits:
+        if "SELECT state" in statement and not commits:
             commits += 1
             asyncio.run(other.commit("r", 1, [event(2)], longer))
 
@@ -344,3 +351,30 @@ def test_run_is_read_from_one_commit_while_another_process_commits(tmp_path: Pat
     assert commits == 1
     assert SQLiteReader(file).run("r").info.version == 2
     file.close()
+
+
+async def test_the_index_of_the_search_is_built_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large store is not read into memory at once: each part continues after the last message of the one before."""
+    monkeypatch.setattr("crew.store.sqlite_search.INDEX_BATCH", 3)
+    store = SQLiteStore(tmp_path / "runs.db")
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider(lambda request: "An answer.")), store=store)
+
+    for number in range(5):
+        await executor.execute(f"Question {number}.", conversation=f"c{number % 2}")
+
+    assert len(await store.search("question", limit=100)) == 5
+    await executor.execute("One more question.")
+    assert len(await store.search("question", limit=100)) == 6
+    assert len(await store.search("answer", limit=100)) == 6
+    store.close()
+
+
+async def test_a_search_in_a_file_that_is_read_only_names_the_reason(tmp_path: Path) -> None:
+    """The index of the search would change the file."""
+    SQLiteStore(tmp_path / "runs.db").close()
+    store = SQLiteStore(tmp_path / "runs.db", read_only=True)
+
+    with pytest.raises(StoreError, match="open it without read_only"):
+        await store.search("question")
+
+    store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import TypeGuard
 
 import pytest
 from hypothesis import given, note, settings
@@ -11,7 +12,18 @@ from hypothesis import given, note, settings
 from crew import InputValidator
 from crew.message_rules import validate
 from crew.messages import Usage, UserMessage
-from crew.runs.events import BranchFinished, BranchStarted, Replied, RunFinished, Summarised, ToolReturned
+from crew.runs import Event
+from crew.runs.events import (
+    AgentPrepared,
+    AgentStarted,
+    BranchFinished,
+    BranchStarted,
+    GuardrailChecked,
+    Replied,
+    RunFinished,
+    Summarised,
+    ToolReturned,
+)
 from crew.runs.state import total_counters
 from crew.transitions.result import without_open_calls
 from tests.support.clocks import run_in_virtual_time
@@ -43,7 +55,7 @@ def test_every_generated_crew_keeps_every_invariant(sketch: Sketch) -> None:
         end = await run_to_end(sketch, models, store, counts)
         assert len(asyncio.all_tasks()) == 1
         assert is_finished(end)
-        replied = [event for event in store.events if isinstance(event, Replied | Summarised)]
+        replied = [event for event in store.events if isinstance(event, Replied | Summarised) or is_discarded(event)]
         usage = sum((event.usage for event in replied), Usage())
         assert total_counters(end).usage == usage
         assert sum((part for part in total_counters(end).by_agent.values()), Usage()) == usage
@@ -61,6 +73,10 @@ def test_every_generated_crew_keeps_every_invariant(sketch: Sketch) -> None:
     assert began == Counter(event.branch for event in store.events if isinstance(event, BranchFinished))
     assert max(began.values(), default=1) == 1
     assert len([event for event in store.events if isinstance(event, RunFinished)]) == 1
+    started = Counter((e.run_id, e.agent) for e in store.events if isinstance(e, AgentStarted))
+    assert not Counter((e.run_id, e.agent) for e in store.events if isinstance(e, AgentPrepared)) - started
+    checks = Counter((e.key, e.guardrail) for e in store.events if isinstance(e, GuardrailChecked) and e.key)
+    assert max(checks.values(), default=1) == 1
     numbers = [event.sequence for event in store.events]
     assert numbers == sorted(set(numbers))
 
@@ -83,3 +99,8 @@ def test_no_fact_is_lost_if_policies_and_filters_fail(sketch: Sketch) -> None:
     assert not counts.ran - returned
     assert not counts.too_often
     assert replies_of(sketch, models) == len([event for event in store.events if isinstance(event, Replied)])
+
+
+def is_discarded(event: Event) -> TypeGuard[GuardrailChecked]:
+    """Whether a reply was billed and discarded, because a guardrail beside the request did not accept the input."""
+    return isinstance(event, GuardrailChecked) and event.usage.requests > 0

@@ -27,7 +27,9 @@ def jaeger() -> Iterator[Any]:
     sys.path.insert(0, str(ROOT / "scripts"))
 
     try:
-        from jaeger import JaegerUnavailable, running_jaeger
+        # Not `jaeger`: another test may have loaded examples/jaeger.py under that name.
+        from jaeger_program import JaegerUnavailable
+        from jaeger_server import running_jaeger
 
         try:
             with running_jaeger() as server:

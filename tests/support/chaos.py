@@ -24,6 +24,7 @@ from crew.message_rules import validate
 from crew.messages import UserMessage
 from crew.runs import Event, Pause
 from crew.runs.events import ToolReturned
+from crew.runs.state import run_status
 from crew.transitions.result import without_open_calls
 from tests.support.clocks import run_in_virtual_time
 from tests.support.generated_crews import CALLS, GROUPS, NAMES, Sketch, build, is_finished, policy_of
@@ -55,7 +56,14 @@ def random_sketch(rng: random.Random) -> Sketch:
             "wait": rng.random() < 0.2,
             "history": rng.choice([None, None, "summarize", "checkpoint", "chain"]),
             "asks": some(NAMES[index + 1 :], 2),
+            "prepared": rng.choice([None, None, "text", "toolset", "both"]),
+            "guardrails": guardrails(),
         }
+
+    def guardrails() -> list[tuple[str, list[str]]]:
+        kinds = some(["input", "parallel", "tool", "output"], 2) if rng.random() < 0.3 else []
+        decisions = [*["pass"] * 6, "rewrite", "refuse", "hold", "error"]
+        return [(kind, [rng.choice(decisions) for _ in range(rng.randint(1, 4))]) for kind in kinds]
 
     def group() -> dict[str, Any]:
         return {
@@ -74,6 +82,7 @@ def random_sketch(rng: random.Random) -> Sketch:
         policy=rng.choice(["rolling", "head_tail", "summarize", "checkpoint", "views"]),
         interruptions={},
         answers=[],
+        guardrails=guardrails(),
     )
 
 
@@ -179,7 +188,7 @@ class ChaosRun:
         match pause.reason:
             case "input":
                 return self.rng.choice(["Go on.", "Say [X]."])
-            case "approval":
+            case "approval" | "consent":
                 return self.rng.choice([True, True, True, False, "Rather not."])
             case _:
                 given = self.rng.choice(["run again", "skip", {"done": "it was"}])
@@ -207,7 +216,11 @@ class ChaosRun:
         history = [entry.message for entry in without_open_calls(state.history.entries)]
         yield from map(str, validate([*history, UserMessage("And now?")]))
 
-        if state.history.goal not in [message.id for message in state.history.messages]:
+        goal = state.history.goal
+        is_accepted = any(message.id == goal for message in state.transcript) or run_status(state) == "completed"
+
+        # A guardrail refused the input, or the run was cancelled before it was checked: it is not in the transcript.
+        if is_accepted and goal not in [message.id for message in state.history.messages]:
             yield "the goal is missing"
 
         texts = [event.result.text for event in self.data.events if isinstance(event, ToolReturned)]

@@ -109,6 +109,9 @@ class FaultyTools:
         self.violations: list[str] = []
         self.tools = self._tools()
 
+    async def handed_off(self, context: Context[None], payload: object) -> None:
+        """The `on_handoff` of some handoffs."""
+
     async def _work(self, context: Context[None], *, write: bool) -> str:
         key = context.idempotency_key
         self.ran[key] += 1

@@ -45,7 +45,7 @@ def events_of_type(events: Sequence[Event], kind: type[E]) -> list[E]:
 
 def agree(pause: Pause) -> Any:
     """The answer to a pause that lets the run continue."""
-    return {"approval": True, "input": "go on [DONE]", "in_doubt": "run again"}[pause.reason]
+    return {"approval": True, "input": "go on [DONE]", "question": "yes", "in_doubt": "run again"}[pause.reason]
 
 
 async def finish(executor: CrewExecutor, result: RunResult, answers: Mapping[str, Any] | None = None) -> RunResult:

@@ -196,7 +196,7 @@ def test_the_package_is_there_after_make() -> None:
     """What the targets that run examples install is enough for the one that exports."""
     command = ["make", "--dry-run", "--always-make", ".venv/.run-stamp"]
     planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "--editable '.[otlp]'" in planned.stdout
+    assert "--editable '.[otlp,serve]'" in planned.stdout
 
 
 async def test_the_console_is_an_exporter() -> None:
@@ -373,8 +373,8 @@ async def test_a_configuration_files_block_turns_it_on(receiver: Receiver, tmp_p
     agent = Agent("a", model=ScriptedProvider(lambda request: "Hello."))
     executors = [CrewExecutor.from_config(tmp_path / "config.yaml", agent) for _ in range(2)]
     results = [await executor.execute("Go") for executor in executors]
-    assert executors[0]._telemetry is executors[1]._telemetry
-    await executors[0]._telemetry.shutdown()
+    assert executors[0]._current_telemetry() is executors[1]._current_telemetry()
+    await executors[0]._current_telemetry().shutdown()
     assert {span.trace_id.hex() for span in receiver.spans} == {result.trace_id for result in results}
     assert receiver.services == {"by-file"}
     assert "gen_ai.input.messages" in {a.key for span in receiver.spans for a in span.attributes}

@@ -125,7 +125,7 @@ crews:
     ("text", "problem"),
     [
         ("output: no_such_module:Colour", "output: can't load 'no_such_module:Colour'"),
-        ("output: json:loads", "output must be a subclass of pydantic.BaseModel"),
+        ("output: json:loads", "is a value, not a type"),
         (
             "handoffs: [{to: painter, payload: json:nothing}]",
             "payload of the handoff to 'painter': can't load 'json:nothing'",

@@ -1,0 +1,62 @@
+"""Texts name a server by its URL or its command, and never show a credential."""
+
+from __future__ import annotations
+
+import pytest
+
+from crew import Agent, CrewExecutor, ScriptedProvider
+from crew.mcp import MCPServer
+from crew.mcp.server_address import command_secrets, command_text, url_text
+from crew.runs.events import Warned
+from tests.support.runs import events_of_type, run_and_collect
+
+
+@pytest.mark.parametrize(
+    ("command", "shown", "secrets"),
+    [
+        (["uvx", "mcp-server-git", "--repository", "my files"], "uvx mcp-server-git --repository 'my files'", []),
+        (["server", "--api-key", "abcdefgh", "--port", "7"], "server --api-key '***' --port 7", ["abcdefgh"]),
+        (["server", "--token=abc=def", "x"], "server '--token=***' x", ["abc=def"]),
+        (["env", "API_TOKEN=abcdefgh", "server"], "env 'API_TOKEN=***' server", ["abcdefgh"]),
+        (["server", "--no-auth", "--port", "7"], "server --no-auth --port 7", []),
+        (["token-server", "file"], "token-server file", []),
+    ],
+)
+def test_command_is_shown_without_the_values_of_sensitive_options(
+    command: list[str], shown: str, secrets: list[str]
+) -> None:
+    """The hidden values are secrets of the server: they are removed from messages and traces too."""
+    assert command_text(command) == shown
+    assert command_secrets(command) == secrets
+    assert set(secrets) <= set(MCPServer(stdio=command).secrets)
+
+
+def test_long_command_is_cut() -> None:
+    """A script on the command line does not fill an error."""
+    assert len(command_text(["sh", "-c", "echo " * 200])) == 200
+
+
+def test_url_is_shown_without_user_and_query() -> None:
+    """Both may hold credentials."""
+    assert url_text("https://me:pass@host.example:8443/mcp?token=x#y") == "https://host.example:8443/mcp"
+    assert url_text("http://[::1]:9/mcp") == "http://[::1]:9/mcp"
+
+
+@pytest.mark.parametrize(
+    ("server", "address"),
+    [
+        (MCPServer(name="shop", url="http://me:open-sesame@127.0.0.1:9/mcp?key=open-sesame"), "http://127.0.0.1:9/mcp"),
+        (MCPServer(name="shop", stdio=["/no/such/server", "--key", "open-sesame"]), "/no/such/server --key '***'"),
+    ],
+)
+async def test_warning_of_an_unreachable_server_has_its_address(server: MCPServer, address: str) -> None:
+    """The reason alone, such as a refused connection, does not say which server to start."""
+    agent = Agent("worker", model=ScriptedProvider("Done."), tools=[server])
+
+    async with CrewExecutor(agent) as executor:
+        events, result = await run_and_collect(executor)
+
+    assert result.output == "Done."
+    [warning] = events_of_type(events, Warned)
+    assert f"The MCP server 'shop' ({address}) is not available: " in warning.text
+    assert "open-sesame" not in warning.text

@@ -1,0 +1,139 @@
+"""`CrewClient` has the methods of `CrewExecutor`, over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from crew import Agent, Approve, CrewExecutor, RequestParameters, RunError, ScriptedProvider, call, tool
+from crew.client import CrewClient, ServiceError
+from crew.errors import ConversationPaused, InvalidInput, UnknownPause, UnknownRun
+from tests.support.http_service import SECRET, served
+
+
+@tool(approval=True)
+def refund(amount: int) -> str:
+    """Pay money back."""
+    return f"Paid {amount}."
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[CrewClient]:
+    """A client of a clerk that asks for an approval in each conversation."""
+    script = ScriptedProvider(call("refund", amount=80), lambda request: "It is\npaid.")
+    executor = CrewExecutor(Agent("clerk", model=script, tools=[refund]))
+
+    async with served(executor) as url, CrewClient(url, SECRET) as client:
+        yield client
+
+
+async def test_execute_and_resume_return_the_run(client: CrewClient) -> None:
+    """Output, usage and pauses have the names of `RunResult`."""
+    paused = await client.execute(
+        "Refund me.", metadata={"customer": 1}, parameters=RequestParameters(max_tokens=9_000)
+    )
+    assert (paused.stop_reason, paused.metadata) == ("paused", {"customer": 1})
+    done = await client.resume(paused.run_id, {paused.pauses[0].id: Approve(arguments={"amount": 50})})
+    assert (done.stop_reason, done.output, done.usage.requests) == ("completed", "It is\npaid.", 2)
+    assert "Paid 50." in str((await client.transcript(done.run_id))[2])
+    listed, cursor = await client.runs(status="completed")
+    assert ([run.run_id for run in listed], cursor) == ([done.run_id], None)
+    assert (await client.run(done.run_id)).output == done.output
+
+
+async def test_streams_yield_the_events_of_this_part_of_the_run(client: CrewClient) -> None:
+    """A resume begins with `resumed`; text arrives as it is generated."""
+    async with client.execute_stream("Refund me.", run_id="r1", conversation="c1") as events:
+        kinds = [event.kind async for event in events]
+
+    assert (kinds[0], kinds[-1]) == ("run_started", "paused")
+    pause = events.result.pauses[0].id
+    resumed = await client.resume_stream("r1", {pause: True})
+    found = [event async for event in resumed]
+    assert (found[0].kind, found[-1].kind) == ("resumed", "run_finished")
+    assert [event.text for event in found if event.kind == "text_delta"] == ["It is\n", "paid."]
+    conversation = await client.conversation("c1")
+    assert [message.role for message in conversation.messages] == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_invalid_ids_are_refused_before_a_request() -> None:
+    """They would be another path; nothing listens at this address."""
+    client = CrewClient("http://127.0.0.1:9")
+    calls = (client.run, client.cancel, client.resume, client.transcript, client.conversation)
+
+    for method in calls:
+        with pytest.raises(InvalidInput, match="must be 1–128 characters"):
+            await method("r1/transcript")
+
+    with pytest.raises(InvalidInput, match="run id must be 1–128 characters"):
+        client.execute_stream("Hello.", run_id="")
+
+    await client.aclose()
+
+
+async def test_errors_are_those_of_the_executor(client: CrewClient) -> None:
+    """Each error of the service is raised with its facts."""
+    with pytest.raises(InvalidInput) as invalid:
+        await client.execute(" ", agent="nobody!")
+
+    assert [one.rule for one in invalid.value.violations] == ["blank", "agent"]
+
+    with pytest.raises(UnknownRun):
+        await client.run("unknown")
+
+    paused = await client.execute("Refund me.", conversation="c2")
+
+    with pytest.raises(ConversationPaused) as waiting:
+        await client.execute("And?", conversation="c2")
+
+    assert waiting.value.pauses[0].id == paused.pauses[0].id
+
+    with pytest.raises(UnknownPause) as unknown:
+        await client.resume(paused.run_id, {"x": True})
+
+    assert unknown.value.pending == (paused.pauses[0].id,)
+    assert (await client.cancel(paused.run_id)).stop_reason == "cancelled"
+
+
+async def test_a_failed_run_raises_a_run_error_with_the_run() -> None:
+    """Like `CrewExecutor.execute`."""
+    async with (
+        served(CrewExecutor(Agent("clerk", model=ScriptedProvider()))) as url,
+        CrewClient(url, SECRET) as client,
+    ):
+        with pytest.raises(RunError, match="ScriptExhausted") as failed:
+            await client.execute("Hi")
+
+        assert failed.value.result.status == "failed"
+
+
+async def test_a_service_that_is_away_is_an_error() -> None:
+    """The address and the reason are in the text."""
+    async with CrewClient("http://127.0.0.1:9", SECRET, reconnect_seconds=0.1) as client:
+        with pytest.raises(ServiceError, match="Is it running"):
+            await client.run("x")
+
+        with pytest.raises(ServiceError, match="Is it running"):
+            await client.execute("Hi")
+
+
+async def test_texts_may_hold_every_kind_of_line_separator() -> None:
+    """Server-sent events have lines that end with a line feed; other separators are part of the text."""
+    text = "one\u2028two\x85three\u2029four\x0bfive\x1csix\rseven"
+
+    async with (
+        served(CrewExecutor(Agent("clerk", model=ScriptedProvider(text)))) as url,
+        CrewClient(url, SECRET) as client,
+    ):
+        assert (await client.execute("one\u2028two")).output == text
+
+
+async def test_answers_that_came_too_late_are_refused(client: CrewClient) -> None:
+    """Somebody else answered first: the answers of this client were not used, and it is not told otherwise."""
+    paused = await client.execute("Refund me.")
+    late = await client.resume_stream(paused.run_id, {paused.pauses[0].id: True})
+    await client.resume(paused.run_id, {paused.pauses[0].id: False})
+
+    with pytest.raises(UnknownRun):
+        await late.drain()

@@ -1,0 +1,64 @@
+"""An MCP server over HTTP behind a gateway that answers each call with 504, although the server received it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+RESULTS: dict[str, Any] = {
+    "initialize": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "raw", "version": "1"},
+    },
+    "tools/list": {
+        "tools": [{"name": "ask", "description": "Asks.", "inputSchema": {"type": "object", "properties": {}}}]
+    },
+}
+
+
+@asynccontextmanager
+async def failing_gateway() -> AsyncIterator[tuple[str, list[str]]]:
+    """Its URL, and the methods of the requests that it received."""
+    received: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                lines = [line.partition(b":") for line in head.lower().split(b"\r\n")]
+                size = next((int(value) for name, _, value in lines if name == b"content-length"), 0)
+                message = json.loads(await reader.readexactly(size) or b"{}")
+                received.append(message.get("method", ""))
+                writer.write(_answer(head, message))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp", received
+        server.close()
+
+
+def _answer(head: bytes, message: dict[str, Any]) -> bytes:
+    method, id = message.get("method"), message.get("id")
+
+    if not head.startswith(b"POST"):
+        return _response(405, b"")
+
+    if id is None:
+        return _response(202, b"")
+
+    if method == "tools/call":
+        return _response(504, b"<h1>Gateway Timeout</h1>", "text/html")
+
+    unknown = {"error": {"code": -32601, "message": "unknown method"}}
+    found = {"result": RESULTS[method]} if method in RESULTS else unknown
+    return _response(200, json.dumps({"jsonrpc": "2.0", "id": id, **found}).encode())
+
+
+def _response(status: int, body: bytes, kind: str = "application/json") -> bytes:
+    return f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
