@@ -56,7 +56,10 @@ _PYDANTIC_ADVICE = re.compile(r"\n *For further information visit https://errors
 def describe(error: BaseException) -> str:
     """The error's type and message, without pydantic's links; works even if its `__str__` raises."""
     try:
-        text = _PYDANTIC_ADVICE.sub("", str(error)).strip()
+        text = str(error).strip()
+
+        if "errors.pydantic.dev" in text:  # much faster than the pattern, and a message may have 100 MB
+            text = _PYDANTIC_ADVICE.sub("", text).strip()
     except Exception:  # the __str__ of a user's exception may raise anything
         text = "(the error message can't be read: __str__ raised)"
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from time import perf_counter
-from traceback import format_exception
+from traceback import TracebackException
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
@@ -185,7 +185,14 @@ class RunTelemetry:
             self._metrics.chat_failed(run_id, error, self._now())
 
     def _log_traceback(self, logger: BoundLogger, run_id: str, call: ToolCall, error: BaseException) -> None:
-        text = "".join(format_exception(type(error), error, _traceback_of_tool(error))).rstrip()
+        trace = TracebackException(type(error), error, _traceback_of_tool(error), compact=True)
+
+        if len(str(trace)) > MAX_TRACEBACK_CHARS:  # each copy of a message of 100 MB would hold the event loop
+            message = scrub_and_cut(self._scrub, str(trace), MAX_TRACEBACK_CHARS // 2)
+            text = f"{''.join(trace.stack.format())}{type(error).__name__}: {message}"
+        else:
+            text = "".join(trace.format()).rstrip()
+
         text = replace_surrogates(scrub_and_cut(self._scrub, text, MAX_TRACEBACK_CHARS))
         ids = self._log_ids(run_id, self._agents.get(run_id, ""))
         fields = {"tool": call.name, "call": call.id, "error_type": type(error).__name__, "exception": text}

