@@ -34,7 +34,7 @@ class NodeResult(Generic[NodeOutput_co]):
     text        the same as text; of a group, its join.
     payload     the payload of the handoff that led here; None if there is none.
     rounds      how many model replies the run has had so far.
-    transcript  the messages before this answer.
+    transcript  the messages before this answer; of a stored conversation those of this run and of its history.
     metadata    a copy of what was passed to `execute`.
     """
 

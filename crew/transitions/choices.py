@@ -10,7 +10,7 @@ from typing import Any
 from crew.agents.agent import Parallel
 from crew.agents.choice import Choice, Named, NodeResult
 from crew.errors import RunError, abbreviate
-from crew.messages import Message, ToolMessage
+from crew.messages import ToolMessage, Transcript
 from crew.tools.tool import to_text
 from crew.transitions.markdown import without_code_fence
 from crew.transitions.plan import Plan
@@ -27,7 +27,7 @@ def parsed_output(plan: Plan, agent: str, text: str) -> Any:
         return text
 
 
-def reply_result(step: Step, text: str, before: Sequence[Message]) -> NodeResult[Any]:
+def reply_result(step: Step, text: str, before: Transcript) -> NodeResult[Any]:
     """What the current agent answered; `before` are the messages before its reply."""
     text = step.plan.output_text(step.agent, text)
     output = parsed_output(step.plan, step.agent, text)
@@ -37,7 +37,12 @@ def reply_result(step: Step, text: str, before: Sequence[Message]) -> NodeResult
 def input_result(step: Step) -> NodeResult[Any]:
     """The input of a run that starts with a group."""
     text = newest_text(step)
-    return _result(step, "", text, text, step.transcript[:-1])
+    return _result(step, "", text, text, before_newest(step))
+
+
+def before_newest(step: Step) -> Transcript:
+    """The transcript without its newest message."""
+    return step.transcript.until(len(step.transcript) - 1)
 
 
 def newest_text(step: Step) -> str:
@@ -59,11 +64,11 @@ def join_result(step: Step, group: str, text: str, joined: Sequence[str]) -> Nod
         parsed_output(step.plan, record.agent, record.output) if record.outcome == "completed" else record.output
         for record in records
     )
-    return _result(step, group, outputs, text, step.transcript[:-1])
+    return _result(step, group, outputs, text, before_newest(step))
 
 
 def _result(
-    step: Step, agent: str, output: object, text: str, before: Sequence[Message], payload: object = None
+    step: Step, agent: str, output: object, text: str, before: Transcript, payload: object = None
 ) -> NodeResult[Any]:
     return NodeResult(
         agent=agent,
@@ -71,7 +76,7 @@ def _result(
         text=text,
         payload=payload,
         rounds=step.counters.rounds,
-        transcript=before,
+        transcript=before.loaded(),
         metadata=deepcopy(step.metadata),
     )
 

@@ -20,7 +20,7 @@ from crew.runs.state import AnswerReason, AskModel, AwaitInput, CheckOutput, Cho
 from crew.transitions.before_request import accept_view, ask_model_next, view_fitter
 from crew.transitions.branches import choose_next, follow_join, pass_control
 from crew.transitions.checks import checks_output, output_checks
-from crew.transitions.choices import input_result, newest_text, reply_result
+from crew.transitions.choices import before_newest, input_result, newest_text, reply_result
 from crew.transitions.markdown import without_code_fence
 from crew.transitions.routes import find_route, misplaced_signals, without_signal
 from crew.transitions.step import Step
@@ -164,7 +164,7 @@ def choose_again(step: Step, now: ChooseNext) -> None:
         follow_join(step, step.plan.groups[now.after], now.branches, now.target)
         return
 
-    text, before = newest_text(step), step.transcript[:-1]
+    text, before = newest_text(step), before_newest(step)
     result = partial(reply_result, step, text, before) if now.after else partial(input_result, step)
     chosen = now.target or choose_next(step, step.plan.agents[now.after].then, result, now)
 

@@ -221,3 +221,41 @@ crews:
 
     assert "config.yaml:5:" in str(raised.value)
     assert "can't load 'rules_of_choice:nothing'" in str(raised.value)
+
+
+@pytest.mark.parametrize("where", ["agent", "group"])
+async def test_a_function_in_a_pruned_stored_conversation_gets_the_loaded_messages(where: str, tmp_path: Path) -> None:
+    """All of them can be read, by position too; the older ones stay in the store. A failing function loses nothing."""
+    seen: list[tuple[int, list[str]]] = []
+    fails = [False]
+
+    def after(result: NodeResult[Any]) -> None:
+        texts = [result.transcript[place].text for place in range(len(result.transcript))]  # type: ignore[union-attr]
+        assert texts == [message.text for message in result.transcript]  # type: ignore[union-attr]
+        seen.append((len(texts), texts))
+
+        if fails[0]:
+            raise OSError("down")
+
+    then = choose(after, targets=["editor"])
+    worker = Agent("writer", model=ScriptedProvider(lambda r: "Done."), then=then if where == "agent" else None)
+    editor = Agent("editor", model=ScriptedProvider())
+    entry = worker if where == "agent" else Parallel("g", branches=[worker], then=then)
+    crew = Crew("c", agents=[editor], entry=entry)
+
+    async with CrewExecutor(crew, store=tmp_path / "runs.db", max_messages_per_request=6) as executor:
+        for turn in range(9):
+            await executor.execute(f"Turn {turn}.", conversation="c")
+
+        fails[0] = True
+
+        with pytest.raises(RunError, match="down"):
+            await executor.execute("Turn 9.", conversation="c", run_id="last")
+
+        fails[0] = False
+        result = await executor.resume("last")
+        assert len(await executor.transcript("c")) == 20
+
+    assert result.stop_reason == "completed"
+    assert [texts[-1] for _, texts in seen] == [*(f"Turn {turn}." for turn in range(10)), "Turn 9."]
+    assert max(count for count, _ in seen[:10]) < 12, "the function gets a part of the conversation"

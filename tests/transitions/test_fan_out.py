@@ -358,6 +358,34 @@ async def test_a_choice_may_loop_over_fan_outs() -> None:
     assert len(result.branches) == 6
 
 
+@pytest.mark.parametrize("entry", ["group", "planner"])
+async def test_a_pruned_stored_conversation_fans_out_in_every_turn(entry: str, tmp_path: Path) -> None:
+    """The functions of items and of what follows get the messages that are loaded, whether they read them or not."""
+    counts: list[tuple[int, int]] = []
+
+    def items(result: NodeResult[Any]) -> list[str]:
+        counts.append((len(result.transcript), len([*result.transcript])))
+        return ["a", "b"]
+
+    editor = Agent("editor", model=ScriptedProvider(lambda request: "Printed."))
+    reviews = Parallel.map(
+        "reviews",
+        reviewer(),
+        items=items if entry == "group" else "files",
+        then=choose(lambda result: "editor", targets=[editor]),
+    )
+    model = ScriptedProvider(lambda request: Files(files=["a", "b"]).model_dump_json())
+    planner = Agent("planner", model=model, output=Files, then=reviews)
+    crew = Crew("c", entry=reviews if entry == "group" else planner)
+
+    async with CrewExecutor(crew, store=tmp_path / "runs.db", max_messages_per_request=8) as executor:
+        for turn in range(8):
+            result = await executor.execute(f"Turn {turn}.", conversation="c", agent=crew.entry_name)
+            assert (result.output, len(result.branches)) == ("Printed.", 2)
+
+    assert all(size == read for size, read in counts)
+
+
 PROGRAM = """
 import asyncio, os, signal, sys
 from pathlib import Path
