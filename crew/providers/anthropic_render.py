@@ -9,9 +9,9 @@ from crew.interfaces import ModelRequest, ModelSettings, OutputSpec, ToolSpec
 from crew.message_rules.profiles import Profile, check_model_settings
 from crew.messages import AssistantMessage, SystemMessage
 from crew.providers.anthropic_turns import CACHE_KEY, Turn, render_turns, thinking_allowed
+from crew.providers.strict_schemas import anthropic_schema
 from crew.providers.wire import (
     ModelId,
-    anthropic_schema,
     cached_bytes,
     json_member,
     json_members,

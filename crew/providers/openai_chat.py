@@ -21,6 +21,7 @@ from crew.messages import (
 )
 from crew.providers.sdk_clients import openai_client
 from crew.providers.sdk_provider import SDKProvider
+from crew.providers.strict_schemas import openai_schema
 from crew.providers.wire import (
     CLASSIC_OPENAI_MODEL,
     JSONObject,
@@ -33,7 +34,6 @@ from crew.providers.wire import (
     image_url,
     json_member,
     json_members,
-    openai_schema,
     openai_usage,
     parse_json,
     reply_arguments,

@@ -22,6 +22,7 @@ from crew.messages import (
 from crew.providers.error_mapping import ServiceError, provider_error
 from crew.providers.sdk_clients import openai_client
 from crew.providers.sdk_provider import SDKProvider
+from crew.providers.strict_schemas import openai_schema
 from crew.providers.wire import (
     CLASSIC_OPENAI_MODEL,
     JSONObject,
@@ -34,7 +35,6 @@ from crew.providers.wire import (
     image_url,
     json_member,
     json_members,
-    openai_schema,
     openai_usage,
     reply_arguments,
     reply_id,

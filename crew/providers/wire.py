@@ -1,4 +1,4 @@
-"""JSON encoding, usage and schema rules that the SDK providers share."""
+"""JSON encoding, parts of replies and usage, for the SDK providers."""
 
 from __future__ import annotations
 
@@ -278,68 +278,3 @@ def content_filtered(model_id: ModelId) -> ContentRefused:
     return ContentRefused(
         f"The content filter of {provider} stopped the reply of {model!r}.", provider=provider, model=model
     )
-
-
-# --------------------------------------------------------------------------------------------- schemas
-
-_NOT_STRICT = frozenset({"patternProperties", "prefixItems", "not", "if", "then", "else", "unevaluatedProperties"})
-_OPENAI_DROPS = frozenset({"default", "discriminator", "examples"})
-_ANTHROPIC_DROPS = _OPENAI_DROPS | {
-    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-    *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "pattern"),
-}
-
-
-class NotStrict(Exception):
-    """The schema uses a feature that strict mode does not support."""
-
-
-def openai_schema(schema: JSONObject) -> tuple[dict[str, object], bool]:
-    """Return the schema for OpenAI and whether it is strict: closed objects, every key required."""
-    try:
-        return _restrict(schema, _OPENAI_DROPS, every_key=True), True
-    except NotStrict:
-        return dict(schema), False
-
-
-def anthropic_schema(schema: JSONObject) -> dict[str, object] | None:
-    """Return the schema for Anthropic: closed objects, unsupported bounds removed; None if it can't be strict."""
-    try:
-        return _restrict(schema, _ANTHROPIC_DROPS, every_key=False)
-    except NotStrict:
-        return None
-
-
-def _restrict(schema: JSONObject, drops: frozenset[str], *, every_key: bool) -> dict[str, object]:
-    if "$ref" in schema:
-        return {"$ref": schema["$ref"]}  # strict mode allows no keyword beside a reference
-
-    if _NOT_STRICT & schema.keys():
-        raise NotStrict
-
-    out: dict[str, object] = {}
-
-    for key, value in schema.items():
-        if key in drops:
-            continue
-
-        if key in ("properties", "$defs"):
-            out[key] = {name: _restrict(inner, drops, every_key=every_key) for name, inner in value.items()}
-        elif key in ("anyOf", "oneOf", "allOf"):
-            name = "anyOf" if key == "oneOf" else key
-            out[name] = [_restrict(inner, drops, every_key=every_key) for inner in value]
-        elif key == "items" and isinstance(value, Mapping):
-            out[key] = _restrict(value, drops, every_key=every_key)
-        else:
-            out[key] = value
-
-    if out.get("type") == "object":
-        if schema.get("additionalProperties", False) is not False or "properties" not in schema:
-            raise NotStrict  # an object with arbitrary keys
-
-        out["additionalProperties"] = False
-
-        if every_key:
-            out["required"] = list(schema["properties"])
-
-    return out

@@ -4,12 +4,14 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, Field, RootModel
+from pydantic import AnyUrl, BaseModel, DirectoryPath, Field, RootModel
 from typing_extensions import TypedDict
 
 from crew import Agent, Crew, CrewExecutor, Limits, Parallel, ScriptedProvider, call, tool
@@ -154,31 +156,91 @@ def test_names_of_schemas_have_the_characters_that_services_accept(kind: Any) ->
     assert len(output.name) <= 64
 
 
-@pytest.mark.parametrize("kind", [list[Refund], int, Refund | Refusal, Node], ids=str)
+@pytest.mark.parametrize("kind", [list[Refund], int, Refund | Refusal], ids=str)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_each_service_gets_a_strict_schema_of_an_object(protocol: Protocol, kind: Any) -> None:
     """On the bytes that the service received; the reply is unwrapped."""
-    replies = {int: '{"value": 7}', Node: '{"name": "a", "children": []}'}
-    reply = replies.get(kind, '{"value": [{"amount": 7}]}' if kind == list[Refund] else '{"value": {"amount": 7}}')
-
-    async with WireServer([reply], model=Model(era="modern")) as server:
-        agent = Agent("clerk", instructions="Fill in.", model=provider(server, protocol, "modern"), output=kind)
-        result = await run(CrewExecutor(agent))
-        assert not server.refused, refusal_reasons(server)
-        body = server.requests[0].body
-
-    assert result.output in (7, [Refund(amount=7)], Refund(amount=7), Node(name="a"))
-    form = {
-        "chat": lambda: body["response_format"]["json_schema"],
-        "responses": lambda: body["text"]["format"],
-        "messages": lambda: body["output_config"]["format"],
-    }[protocol]()
+    reply = {int: '{"value": 7}', list[Refund]: '{"value": [{"amount": 7}]}'}.get(kind, '{"value": {"amount": 7}}')
+    value, form = await sent_format(protocol, kind, reply)
+    assert value in (7, [Refund(amount=7)], Refund(amount=7))
     schema = form["schema"]
     assert schema["type"] == "object"
     assert schema["additionalProperties"] is False
     assert form.get("strict") is (None if protocol == "messages" else True)
     references = json.dumps(schema).count("#/$defs/")
     assert references == 0 or schema["$defs"], "what is referred to is sent too"
+
+
+async def sent_format(protocol: Protocol, kind: Any, reply: str) -> tuple[Any, dict[str, Any]]:
+    """The output of a run, and the format that a service that checks it received; empty if there was none."""
+    async with WireServer([reply], model=Model(era="modern")) as server:
+        agent = Agent("clerk", instructions="Fill in.", model=provider(server, protocol, "modern"), output=kind)
+        result = await run(CrewExecutor(agent))
+        assert not server.refused, refusal_reasons(server)
+        body = server.requests[0].body
+
+    return result.output, {
+        "chat": lambda: body["response_format"]["json_schema"],
+        "responses": lambda: body["text"]["format"],
+        "messages": lambda: body.get("output_config", {}).get("format", {}),
+    }[protocol]()
+
+
+class Link(BaseModel):
+    url: AnyUrl
+    folder: DirectoryPath | None = None
+    price: Decimal = Decimal(0)
+    id: UUID = Field(json_schema_extra={"x-form": "hidden"})
+
+
+LINK = '{"url": "https://example.org/", "id": "12345678-1234-5678-1234-567812345678"}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply", "left_out"),
+    [
+        (set[int], '{"value": [1]}', {"uniqueItems"}),
+        (Annotated[list[int], Field(min_length=1)], '{"value": [1]}', {"uniqueItems"}),
+        (Link, LINK, {"directory-path", "x-form", "default"}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_what_strict_mode_does_not_support_is_left_out(
+    protocol: Protocol, kind: Any, reply: str, left_out: set[str]
+) -> None:
+    """The server refuses it with a 400; the reply is validated against the type anyway."""
+    _, form = await sent_format(protocol, kind, reply)
+    assert form.get("strict") is (None if protocol == "messages" else True)
+    assert [word for word in left_out if f'"{word}"' in json.dumps(form["schema"])] == []
+    formats = {part.get("format") for part in form["schema"]["properties"].values()} - {None}
+    assert formats <= ({"uuid", "uri"} if protocol == "messages" else {"uuid"})
+
+
+class Loose(BaseModel):
+    note: Any = None
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply", "strict_for"),
+    [
+        (Loose, "{}", ()),
+        (list[Any], '{"value": []}', ()),
+        (dict[str, int], "{}", ()),
+        (tuple[int, str], '{"value": [1, "a"]}', ()),
+        (Literal[1, "x"], '{"value": 1}', ("messages",)),
+        (Node, '{"name": "a", "children": []}', ("chat", "responses")),
+        (list[Node], '{"value": []}', ("chat", "responses")),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_schema_that_a_service_would_refuse_as_strict_is_not_strict(
+    protocol: Protocol, kind: Any, reply: str, strict_for: tuple[str, ...]
+) -> None:
+    """Values without a type, open objects, tuples; for Anthropic recursive types, which it gets as instructions."""
+    _, form = await sent_format(protocol, kind, reply)
+    assert (bool(form) if protocol == "messages" else form["strict"]) is (protocol in strict_for)
 
 
 async def test_a_wrong_value_is_corrected_in_the_words_of_the_wrapped_form() -> None:

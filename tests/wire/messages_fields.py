@@ -46,7 +46,9 @@ UNSUPPORTED = {
     "minLength",
     "maxLength",
     "maxItems",
+    "uniqueItems",
 }
+FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
 
 
 def known(where: str, value: Json, names: Collection[str]) -> None:
@@ -115,6 +117,7 @@ def tools(body: Json) -> None:
             refuse("schema", f"{where}.input_schema.type: Input should be 'object'")
         if tool.get("strict"):
             _strict(where, tool["input_schema"])
+            _no_circle(tool["input_schema"], tool["input_schema"].get("$defs", {}), ())
         names.append(tool["name"])
     if len(set(names)) < len(names):
         refuse("tool_names", "tools: Tool names must be unique.")
@@ -135,11 +138,32 @@ def _strict(where: str, schema: Any) -> None:
     if extra:
         words = f"{where}: For '{kind}' type, properties {', '.join(extra)} are not supported"
         refuse("strict_schema", words)
+    if schema.get("format", "date") not in FORMATS:
+        refuse("strict_schema", f"{where}: For '{kind}' type, format '{schema['format']}' is not supported")
+    if not {"type", "anyOf", "allOf", "enum", "const", "$ref"} & schema.keys():
+        refuse("strict_schema", f"{where}: Schema type '' is not supported")
     for group in ("properties", "$defs"):
         for inner in schema.get(group, {}).values():
             _strict(where, inner)
     for inner in [schema.get("items"), *schema.get("anyOf", ())]:
         _strict(where, inner)
+
+
+def _no_circle(schema: Any, definitions: Json, within: tuple[str, ...]) -> None:
+    """Reject a definition that refers to itself."""
+    if isinstance(schema, list):
+        for inner in schema:
+            _no_circle(inner, definitions, within)
+    elif isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
+        name = schema["$ref"].removeprefix("#/$defs/")
+        if name in within:
+            circle = " -> ".join((*within, name))
+            refuse("strict_schema", f"Circular reference detected in schema definitions: {circle}")
+        _no_circle(definitions.get(name), definitions, (*within, name))
+    elif isinstance(schema, dict):
+        for key, inner in schema.items():
+            if key != "$defs":
+                _no_circle(inner, definitions, within)
 
 
 def options(body: Json, model: Model) -> None:
@@ -160,7 +184,9 @@ def options(body: Json, model: Model) -> None:
     config = body.get("output_config") or {}
     known("output_config", config, {"effort", "format"})
     if config.get("format"):
-        _strict("output_config.format.schema", config["format"].get("schema"))
+        schema = config["format"].get("schema")
+        _strict("output_config.format.schema", schema)
+        _no_circle(schema, schema.get("$defs", {}), ())
 
 
 def _marks(body: Json) -> Iterator[str]:

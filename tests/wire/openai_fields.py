@@ -9,6 +9,8 @@ from tests.wire.rejections import refuse
 
 NAME = re.compile(r"[a-zA-Z0-9_-]+")
 MAX_TOOLS = 128
+STRICT_FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
+NOT_IN_STRICT = ("allOf", "oneOf", "not", "if", "then", "else", "default", "uniqueItems", "propertyNames", "contains")
 
 
 def known(where: str, value: Json, fields: Collection[str]) -> None:
@@ -114,11 +116,12 @@ def function_schema(what: str, param: str, schema: Any, *, strict: bool) -> None
 def _strict(what: str, param: str, schema: Any, path: tuple[str, ...]) -> None:
     if not isinstance(schema, dict):
         return
-    if schema.get("type") == "object" or "properties" in schema:
-        fault = _strict_fault(schema)
-        if fault:
-            message = f"Invalid schema for {what}: In context={path!r}, {fault}"
-            refuse("strict_schema", message, param, "invalid_function_parameters")
+    fault = _keyword_fault(schema)
+    if fault is None and (schema.get("type") == "object" or "properties" in schema):
+        fault = _object_fault(schema)
+    if fault:
+        message = f"Invalid schema for {what}: In context={path!r}, {fault}"
+        refuse("strict_schema", message, param, "invalid_function_parameters")
     for group in ("properties", "$defs", "definitions"):
         for key, inner in schema.get(group, {}).items():
             _strict(what, param, inner, (*path, group, key))
@@ -128,7 +131,20 @@ def _strict(what: str, param: str, schema: Any, path: tuple[str, ...]) -> None:
         _strict(what, param, inner, (*path, "anyOf", str(place)))
 
 
-def _strict_fault(schema: Json) -> str | None:
+def _keyword_fault(schema: Json) -> str | None:
+    for keyword in NOT_IN_STRICT:
+        if keyword in schema:
+            return f"'{keyword}' is not permitted."
+    if schema.get("format", "date") not in STRICT_FORMATS:
+        return f"'{schema['format']}' is not a valid format."
+    if not {"type", "anyOf", "$ref"} & schema.keys():
+        return "schema must have a 'type' key."
+    if schema.get("type") == "array" and "items" not in schema:
+        return "array schema missing items."
+    return None
+
+
+def _object_fault(schema: Json) -> str | None:
     if schema.get("additionalProperties") is not False:
         return "'additionalProperties' is required to be supplied and to be false."
     missing = [key for key in schema.get("properties", {}) if key not in schema.get("required", ())]

@@ -15,6 +15,13 @@ from tests.wire.server import WireServer
 PATH = {"chat": "/chat/completions", "responses": "/responses", "messages": "/v1/messages"}
 HEADERS: Any = {"headers": {"Content-Type": "application/json"}}
 SCHEMA: Json = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+
+def strict_of(**property: Any) -> Json:
+    """The strict schema of an object with one property."""
+    return {"type": "object", "properties": {"n": property}, "required": ["n"], "additionalProperties": False}
+
+
 Client = openai.OpenAI | anthropic.Anthropic
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.wire.conftest import Accepts, Refuses
 from tests.wire.model import Json
-from tests.wire.sdk_calls import SCHEMA, body, tool
+from tests.wire.sdk_calls import SCHEMA, body, strict_of, tool
 
 USER: Json = {"role": "user", "content": "Go."}
 
@@ -189,6 +189,26 @@ OPTIONS: dict[str, tuple[Json, str, str]] = {
     "an optional key in a strict schema": (
         {"tools": [tool("chat", strict=True, parameters={**STRICT, "required": []})]},
         "'required' is required to be supplied and to be an array including every key in properties. Missing 'n'.",
+        "classic",
+    ),
+    "unique items in a strict schema": (
+        {"tools": [tool("chat", strict=True, parameters=strict_of(type="array", items={}, uniqueItems=True))]},
+        "In context=('properties', 'n'), 'uniqueItems' is not permitted.",
+        "classic",
+    ),
+    "a format in a strict schema": (
+        {"tools": [tool("chat", strict=True, parameters=strict_of(type="string", format="uri"))]},
+        "In context=('properties', 'n'), 'uri' is not a valid format.",
+        "classic",
+    ),
+    "a property without a type": (
+        {"tools": [tool("chat", strict=True, parameters=strict_of(title="N"))]},
+        "In context=('properties', 'n'), schema must have a 'type' key.",
+        "classic",
+    ),
+    "an array without items": (
+        {"tools": [tool("chat", strict=True, parameters=strict_of(type="array"))]},
+        "In context=('properties', 'n'), array schema missing items.",
         "classic",
     ),
     "a schema that is no object": (

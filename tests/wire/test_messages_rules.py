@@ -6,7 +6,7 @@ import pytest
 
 from tests.wire.conftest import Accepts, Refuses
 from tests.wire.model import Json
-from tests.wire.sdk_calls import SCHEMA, body, tool
+from tests.wire.sdk_calls import SCHEMA, body, strict_of, tool
 
 
 def user(content: Any = "Go.") -> Json:
@@ -146,6 +146,7 @@ REFUSED: dict[str, tuple[list[Json], str, tuple[str, ...]]] = {
     "an unknown block": ([user([{"type": "input_text", "text": "x"}])], "Input tag 'input_text' found", BOTH),
 }
 STRICT: Json = {**SCHEMA, "additionalProperties": False}
+CIRCLE: Json = {"$defs": {"N": strict_of(**{"$ref": "#/$defs/N"})}}
 OPTIONS: dict[str, tuple[Json, str, tuple[str, ...]]] = {
     "no limit": ({"max_tokens": None}, "max_tokens: Field required", BOTH),
     "a temperature": ({"temperature": 0.2}, "`temperature` is deprecated for this model.", MODERN),
@@ -214,6 +215,21 @@ OPTIONS: dict[str, tuple[Json, str, tuple[str, ...]]] = {
             ]
         },
         "For 'integer' type, properties minimum are not supported",
+        BOTH,
+    ),
+    "a circle in a schema": (
+        {"output_config": {"format": {"type": "json_schema", "schema": strict_of(**{"$ref": "#/$defs/N"}) | CIRCLE}}},
+        "Circular reference detected in schema definitions: N -> N",
+        BOTH,
+    ),
+    "a strange format (assumed)": (
+        {"tools": [tool("messages", strict=True, input_schema=strict_of(type="string", format="path"))]},
+        "For 'string' type, format 'path' is not supported",
+        BOTH,
+    ),
+    "a property without a type (assumed)": (
+        {"tools": [tool("messages", strict=True, input_schema=strict_of(title="N"))]},
+        "Schema type '' is not supported",
         BOTH,
     ),
     "an empty system block": ({"system": [text("")]}, "system: text content blocks must be non-empty", BOTH),
