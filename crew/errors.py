@@ -269,10 +269,11 @@ class ProviderFacts(TypedDict, total=False):
     status: int | None
     request_id: str
     retry_after: float | None
+    may_retry: bool
 
 
 class ProviderError(CrewError):
-    """A model request failed, or its reply is unusable."""
+    """A model request failed, or its reply is unusable. `may_retry` is False if the service forbids a retry."""
 
     def __init__(
         self,
@@ -283,9 +284,10 @@ class ProviderError(CrewError):
         status: int | None = None,
         request_id: str = "",
         retry_after: float | None = None,
+        may_retry: bool = True,
     ) -> None:
         self.provider, self.model, self.status = provider, model, status
-        self.request_id, self.retry_after = request_id, retry_after
+        self.request_id, self.retry_after, self.may_retry = request_id, retry_after, may_retry
         super().__init__(text)
 
 

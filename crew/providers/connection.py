@@ -21,7 +21,7 @@ from crew.errors import (
     Unreachable,
     describe,
 )
-from crew.providers.error_mapping import ServiceError, provider_error, retry_after
+from crew.providers.error_mapping import ServiceError, may_retry, provider_error, retry_after
 from crew.providers.loop_clients import LoopClient, LoopClients
 from crew.providers.response_bounds import RefusedResponse
 from crew.providers.sdk_clients import SDKClient
@@ -67,26 +67,42 @@ class Connection:
 
         A response that is one JSON object instead of a stream is decoded as in `send`.
         """
-        async with self._client() as sdk:
-            events = await sdk.open_stream(self._endpoint, body, headers)
+        is_repeatable = True
 
-            try:
-                if events.response.headers.get("content-type", "").startswith("application/json"):
-                    content = await events.response.aread()
+        try:
+            async with self._client() as sdk:
+                events = await sdk.open_stream(self._endpoint, body, headers)
+                is_repeatable = may_retry(events.response.headers)
+                return await self._read(sdk, events, on_event, finish, decode)
+        except ProviderError as error:
+            error.may_retry = error.may_retry and is_repeatable
+            raise
 
-                    if content.lstrip().startswith(b"{"):
-                        return self._decode(sdk, content, decode)
+    async def _read(
+        self,
+        sdk: SDKClient,
+        events: Any,
+        on_event: Callable[[JSONObject], None],
+        finish: Callable[[], T],
+        decode: Callable[[JSONObject], T],
+    ) -> T:
+        try:
+            if events.response.headers.get("content-type", "").startswith("application/json"):
+                content = await events.response.aread()
 
-                async for event in events:
-                    on_event(event)
+                if content.lstrip().startswith(b"{"):
+                    return self._decode(sdk, content, decode)
 
-                return finish()
-            except ValueError as error:
-                raise self._malformed(f"a stream event that is not JSON ({error})") from error
-            except (AttributeError, IndexError, KeyError, TypeError) as error:
-                raise self._malformed(f"a stream event of an unknown shape ({error!r})") from error
-            finally:
-                await events.close()
+            async for event in events:
+                on_event(event)
+
+            return finish()
+        except ValueError as error:
+            raise self._malformed(f"a stream event that is not JSON ({error})") from error
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise self._malformed(f"a stream event of an unknown shape ({error!r})") from error
+        finally:
+            await events.close()
 
     def _decode(self, sdk: SDKClient, content: bytes, decode: Callable[[JSONObject], T]) -> T:
         try:
@@ -180,10 +196,17 @@ class Connection:
             ServiceError.parse(error.status_code, error.body, str(error)),
             request_id=headers.get("x-request-id") or headers.get("request-id") or "",
             retry_after=retry_after(headers, self._clock()),
+            may_retry=may_retry(headers),
         )
 
     def _service_error(
-        self, sdk: SDKClient, error: ServiceError, *, request_id: str = "", retry_after: float | None = None
+        self,
+        sdk: SDKClient,
+        error: ServiceError,
+        *,
+        request_id: str = "",
+        retry_after: float | None = None,
+        may_retry: bool = True,
     ) -> ProviderError:
         return provider_error(
             replace(error, message=sdk.hide_key(error.message)),
@@ -191,6 +214,7 @@ class Connection:
             model=self._model,
             request_id=request_id,
             retry_after=retry_after,
+            may_retry=may_retry,
         )
 
     def _malformed(self, found: str) -> MalformedReply:

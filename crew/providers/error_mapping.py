@@ -86,16 +86,30 @@ class _Facts(TypedDict):
     status: int
     request_id: str
     retry_after: float | None
+    may_retry: bool
 
 
 def provider_error(
-    error: ServiceError, *, provider: str, model: str, request_id: str = "", retry_after: float | None = None
+    error: ServiceError,
+    *,
+    provider: str,
+    model: str,
+    request_id: str = "",
+    retry_after: float | None = None,
+    may_retry: bool = True,
 ) -> ProviderError:
     """Return the ProviderError for a service's error."""
     message = re.sub(r"\s+", " ", error.message).strip()[:_MAX_MESSAGE] or "no reason given"
     text = f"{provider} returned {error.status} for {model!r}: {message.rstrip('.')}."
     searched = f"{error.kind} {error.code} {error.message}"
-    facts = _Facts(provider=provider, model=model, status=error.status, request_id=request_id, retry_after=retry_after)
+    facts = _Facts(
+        provider=provider,
+        model=model,
+        status=error.status,
+        request_id=request_id,
+        retry_after=retry_after,
+        may_retry=may_retry,
+    )
 
     if _QUOTA.search(searched):
         return QuotaExceeded(f"{text} Retrying does not help: check the plan and billing of the account.", **facts)
@@ -127,6 +141,11 @@ def _stated_window(message: str) -> int | None:
             return int(found[1].replace(",", ""))
 
     return None
+
+
+def may_retry(headers: Mapping[str, str]) -> bool:
+    """Whether the service allows another attempt: `x-should-retry: false`, which the SDKs obey too, forbids it."""
+    return headers.get("x-should-retry") != "false"
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

@@ -127,7 +127,7 @@ class Retrying:
 
     def _wait(self, error: ProviderError, attempt: int, end: float) -> float:
         """Return the seconds until the next attempt; raise the error if there is no next attempt."""
-        if isinstance(error, ReplyTooLarge):
+        if isinstance(error, ReplyTooLarge) or not error.may_retry:
             raise error
 
         policy = self.policy

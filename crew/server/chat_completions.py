@@ -7,22 +7,22 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from crew.errors import suggest
+from crew.errors import UnknownRun, suggest
 from crew.executor import CrewExecutor
-from crew.interfaces import ModelSettings
-from crew.messages import Usage, UserMessage
+from crew.messages import Usage
 from crew.runs.answer_text import parse_answer
 from crew.runs.interfaces import Cursor, RunRecord, StoredEvent
 from crew.runs.state import Pause, pending_pauses, total_usage
 from crew.server.access import Principal
 from crew.server.answer_stream import AnswerStream
+from crew.server.chat_requests import ChatRequest, model_settings, newest_message, refuse_unsupported
+from crew.server.error_answers import answer_error
 from crew.server.follow import Heartbeat, RunStopped
 from crew.server.http_errors import HTTPError
 from crew.server.invalid_requests import read_body
@@ -31,55 +31,11 @@ from crew.server.run_control import NewRun, RunControl
 from crew.server.run_json import run_answer
 from crew.server.server_context import ServerContext
 from crew.server.sse import HEARTBEAT, EventResponse
-from crew.validation.message_import import import_messages
 
 CONVERSATION = "x-crew-conversation"
 RUN = "X-Crew-Run"
-
-_SETTINGS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "seed": "seed",
-    "frequency_penalty": "frequency_penalty",
-    "presence_penalty": "presence_penalty",
-    "max_tokens": "max_output_tokens",
-    "max_completion_tokens": "max_output_tokens",
-}
-"""The settings of a request that override those of the agents, and their names in `ModelSettings`."""
-
-_REFUSED = {
-    "tools": "a crew has its own tools, which it calls itself",
-    "functions": "a crew has its own tools, which it calls itself",
-    "response_format": "the output type belongs to the agent; set Agent(output=…)",
-    "audio": "a crew answers with text",
-    "logprobs": "a crew has no log probabilities",
-}
-
-
-class StreamOptions(BaseModel):
-    """`stream_options`."""
-
-    include_usage: bool = False
-
-
-class ChatRequest(BaseModel):
-    """The body of `POST /v1/chat/completions`. Other fields that clients send are accepted and have no effect."""
-
-    model_config = ConfigDict(extra="allow")
-
-    model: str
-    messages: list[dict[str, JsonValue]] = Field(min_length=1)
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    n: Literal[1] = 1
-    stop: str | list[str] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
+NO_RETRY = {"X-Should-Retry": "false"}
+"""Clients obey this header. A request that is sent again would start another run, which repeats the effects."""
 
 
 def openai_routes(context: ServerContext) -> Sequence[BaseRoute]:
@@ -131,10 +87,10 @@ class OpenAIChatAPI:
         """Run a crew on the newest message, or answer the pause of its conversation with it."""
         body = await read_body(request, ChatRequest)
         executor = self._executor(body.model)
-        _refuse_unsupported(body)
-        input = _newest_message(body.messages)
+        refuse_unsupported(body)
+        input = newest_message(body.messages)
         conversation = request.headers.get(CONVERSATION)
-        paused = None if conversation is None else await self._paused_turn(principal, conversation)
+        paused = None if conversation is None else await self._paused_turn(principal, conversation, body.model)
 
         if paused is not None and (question := await self._answer(principal, paused, input.text)) is not None:
             return self._answer_with_text(body, paused.info.run_id, question)
@@ -148,7 +104,7 @@ class OpenAIChatAPI:
                 crew=body.model,
                 history=None if conversation is not None else body.messages[:-1],
                 conversation=conversation,
-                settings=_settings(body),
+                settings=model_settings(body),
                 headers=request.headers,
                 key=request.headers.get("idempotency-key"),
             )
@@ -156,21 +112,29 @@ class OpenAIChatAPI:
             reply = Reply(run_id=started.run_id, model=body.model, is_stateful=conversation is not None)
 
         if body.stream:
-            with_usage = body.stream_options is not None and body.stream_options.include_usage
+            with_usage = body.stream_options is not None and body.stream_options.include_usage is True
             return self._stream(self._chunks(principal, executor, reply, with_usage=with_usage), reply.run_id)
 
-        return await self._answer_when_stopped(principal, executor, reply)
+        try:
+            return await self._answer_when_stopped(principal, executor, reply)
+        except Exception as error:  # the boundary to HTTP, as in `checked`: the run exists, whatever went wrong
+            answer = answer_error(self._context, error)
+            answer.headers.update(NO_RETRY | {RUN: reply.run_id})
+            return answer
 
     # ------------------------------------------------------------------------------------------ pauses
 
-    async def _paused_turn(self, principal: Principal, conversation: str) -> RunRecord | None:
-        """The last run of a conversation, if it waits for an answer."""
-        runs = await self._context.reader.conversation(conversation)
-
-        if not runs or runs[-1].status != "paused":
+    async def _paused_turn(self, principal: Principal, conversation: str, model: str) -> RunRecord | None:
+        """The last run of a conversation, if it waits for an answer to this crew, and the principal sees it."""
+        try:
+            last = (await self._context.conversation(principal, conversation))[-1]
+        except UnknownRun:
             return None
 
-        return await self._context.run(principal, runs[-1].run_id)
+        if last.status != "paused" or last.crew != model:
+            return None  # a new run is refused if the conversation belongs to another principal or crew
+
+        return await self._context.run(principal, last.run_id)
 
     async def _answer(self, principal: Principal, paused: RunRecord, text: str) -> str | None:
         """Answer the first pause and resume; the question again if it does not accept this text."""
@@ -246,7 +210,7 @@ class OpenAIChatAPI:
     # ------------------------------------------------------------------------------------------ streams
 
     def _stream(self, chunks: AsyncGenerator[bytes, None], run_id: str) -> Response:
-        return EventResponse(chunks, self._context.settings.send_seconds, headers={RUN: run_id})
+        return EventResponse(chunks, self._context.settings.send_seconds, headers=NO_RETRY | {RUN: run_id})
 
     async def _chunks(
         self, principal: Principal, executor: CrewExecutor, reply: Reply, *, with_usage: bool
@@ -290,46 +254,6 @@ class OpenAIChatAPI:
             raise HTTPError(404, "invalid_request_error", text, param="model", code="model_not_found")
 
         return executors[model]
-
-
-# ---------------------------------------------------------------------------------------------- requests
-
-
-def _refuse_unsupported(body: ChatRequest) -> None:
-    given = body.model_extra or {}
-
-    for name, reason in _REFUSED.items():
-        is_text = name == "response_format" and given.get(name) == {"type": "text"}
-
-        if given.get(name) and not is_text:
-            raise HTTPError(422, "invalid_request_error", f"{name} is not supported: {reason}.", param=name)
-
-
-def _newest_message(messages: list[dict[str, JsonValue]]) -> UserMessage:
-    found, violations = import_messages(messages[-1:])
-    newest = found[-1][1] if found else None
-
-    if violations or not isinstance(newest, UserMessage):
-        text = "The last message must be one of the user, with a text."
-        raise HTTPError(422, "invalid_request_error", text, param=f"messages[{len(messages) - 1}]")
-
-    if newest.images and not newest.text.strip():
-        text = "The last message has only images: add a text that says what to do with them."
-        raise HTTPError(422, "invalid_request_error", text, param=f"messages[{len(messages) - 1}]")
-
-    return newest
-
-
-def _settings(body: ChatRequest) -> ModelSettings | None:
-    """The settings that the client sent; they override those of the agents for this run."""
-    given: dict[str, Any] = {
-        name: value for field, name in _SETTINGS.items() if (value := getattr(body, field)) is not None
-    }
-
-    if body.stop:
-        given["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
-
-    return ModelSettings(**given) if given else None
 
 
 # ---------------------------------------------------------------------------------------------- answers

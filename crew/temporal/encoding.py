@@ -194,7 +194,7 @@ def encode_error(error: BaseException) -> dict[str, Any]:
         case ContextOverflow():
             facts = {"limit": error.limit, "items": [list(item) for item in error.items]}
         case ProviderError():
-            names = ("provider", "model", "status", "request_id", "retry_after")
+            names = ("provider", "model", "status", "request_id", "retry_after", "may_retry")
             facts = {name: getattr(error, name) for name in names}
 
             if isinstance(error, ContextTooLong):

@@ -94,6 +94,17 @@ async def test_a_permanent_error_is_not_retried(error: type[ProviderError]) -> N
     assert not waiting.waits
 
 
+@pytest.mark.parametrize("error", [Unavailable, RateLimited, MalformedReply])
+async def test_an_error_whose_retry_the_service_forbids_is_not_retried(error: type[ProviderError]) -> None:
+    """The service has begun something that another attempt would begin again."""
+    failing, waiting = Failing([error("no", may_retry=False)]), Waiting()
+
+    with pytest.raises(error):
+        await retrying(failing, waiting).complete(question())
+
+    assert (failing.asked, waiting.waits) == (1, [])
+
+
 async def test_a_server_that_never_answered_is_given_up_soon() -> None:
     """Nothing listens there, or the host is unknown: four attempts in some seconds, then the error."""
     failing, waiting = Failing([Unreachable("refused")] * 9), Waiting()

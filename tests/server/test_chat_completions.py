@@ -6,17 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import httpx2
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from crew import Agent, Crew, CrewExecutor, Limits, ScriptedProvider, call, tool
+from crew import Agent, Crew, CrewExecutor, Limits, RunError, ScriptedProvider, call, tool
+from crew.errors import StoreError
 from crew.interfaces import ModelSettings
 from crew.messages import UserMessage
 from crew.providers import OpenAIChat
 from crew.runs.events import TextDelta
+from crew.server import ServerSettings, Token, app
 from crew.store import MemoryStore
-from tests.support.http_service import SECRET, client_of, secret_of, served, token
+from tests.support.http_service import SECRET, bearer, client_of, secret_of, served, token
 from tests.support.providers import RecordingProvider
 
 
@@ -69,12 +72,16 @@ async def test_plain_and_streamed_answers_are_the_same_and_have_their_usage() ->
     @tool
     async def look_up() -> str:
         """Look the order up."""
-        await asyncio.sleep(0.05)  # the reader is connected before the pieces of the answer arrive
+        while not made.state.crew.hub.readers:  # the reader connects before the pieces of the answer arrive
+            await asyncio.sleep(0)
+
         return "Found."
 
     agent = Agent("clerk", model=ScriptedProvider(call("look_up"), "It left\nthe warehouse."), tools=[look_up])
+    made = app(CrewExecutor(Crew("shop", agents=[agent])), ServerSettings(tokens=(Token.of(SECRET),)))
 
-    async with sdk(CrewExecutor(Crew("shop", agents=[agent]))) as client:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(made)) as http:
+        client = openai.AsyncOpenAI(api_key=SECRET, base_url="http://localhost/v1", http_client=http)
         plain = await client.chat.completions.create(model="shop", messages=ask("Where is it?"))
         stream = await client.chat.completions.create(
             model="shop", messages=ask("Where is it?"), stream=True, stream_options={"include_usage": True}
@@ -230,6 +237,114 @@ async def test_a_failed_run_is_an_error_also_in_a_stream() -> None:
 
         with pytest.raises(openai.APIError, match="failed"):
             [chunk async for chunk in stream]
+
+
+def boom(request: object) -> str:
+    raise RuntimeError("the model is down")
+
+
+@asynccontextmanager
+async def failing_shop() -> AsyncIterator[tuple[str, list[int]]]:
+    """The address of a crew whose run fails after it has charged a card, and its charges."""
+    charges: list[int] = []
+
+    @tool
+    def charge() -> str:
+        """Charge the card."""
+        charges.append(1)
+        return "charged"
+
+    agent = Agent("clerk", model=ScriptedProvider(call("charge"), boom), tools=[charge])
+
+    async with served(CrewExecutor(Crew("shop", agents=[agent]))) as url:
+        yield url, charges
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_failed_run_is_not_executed_again_by_the_sdk(streamed: bool) -> None:
+    """A retry would start another run, with the same effects: the answer forbids it."""
+    async with failing_shop() as (url, charges), openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=SECRET) as client:
+        assert client.max_retries > 0
+
+        async def buy() -> None:
+            answer = await client.chat.completions.create(model="shop", messages=ask("Buy."), stream=streamed)
+            [chunk async for chunk in answer]  # type: ignore[union-attr]  # a failed answer has nothing to read
+
+        with pytest.raises(openai.APIError, match="the model is down"):
+            await buy()
+
+        assert len(charges) == 1
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_failed_run_is_not_executed_again_by_a_crew(streamed: bool) -> None:
+    """The retries of Crew's own provider obey the answer too, also if the error comes at the end of a stream."""
+    async with failing_shop() as (url, charges):
+        remote = OpenAIChat("shop", base_url=f"{url}/v1", api_key=SECRET)
+
+        async with CrewExecutor(Agent("front", model=remote)) as executor:
+            with pytest.raises(RunError, match="the model is down"):
+                await (executor.execute_stream("Buy.").drain() if streamed else executor.execute("Buy."))
+
+        assert len(charges) == 1
+
+
+async def test_every_error_after_the_start_of_a_run_forbids_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one of the store, which is else an error that clients retry; a request that is refused may be sent again."""
+    executor = clerk("Fine.")
+
+    async with client_of(executor) as client:
+        body = {"model": "shop", "messages": ask("Hello")}
+        refused = await client.post("/v1/chat/completions", json=body | {"n": 2})
+        assert "x-should-retry" not in refused.headers
+
+        async def fail(*args: object, **options: object) -> None:
+            raise StoreError("", "The disk is gone.")
+
+        monkeypatch.setattr(type(executor.store), "events", fail)
+        answer = await client.post("/v1/chat/completions", json=body)
+
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (503, "false")
+    assert answer.headers["x-crew-run"]
+
+
+async def test_a_pause_is_answered_through_its_own_crew() -> None:
+    """`yes` to another model is no approval: the conversation belongs to the crew that asked."""
+    store = MemoryStore()
+    executors = [
+        CrewExecutor(
+            Crew(
+                name, agents=[Agent("clerk", model=ScriptedProvider(call("refund", amount=1), "Paid."), tools=[refund])]
+            ),
+            store=store,
+        )
+        for name in ("one", "two")
+    ]
+    headers = bearer() | {"X-Crew-Conversation": "ada"}
+
+    async with client_of(executors, headers) as client:
+        await client.post("/v1/chat/completions", json={"model": "one", "messages": ask("Refund 1.")})
+        other = await client.post("/v1/chat/completions", json={"model": "two", "messages": ask("yes")})
+        assert other.status_code == 422
+        assert "belongs to the crew 'one', not to 'two'" in other.json()["error"]["message"]
+        own = await client.post("/v1/chat/completions", json={"model": "one", "messages": ask("yes")})
+        assert own.json()["choices"][0]["message"]["content"] == "Paid."
+
+
+async def test_null_is_the_default_and_impossible_numbers_are_refused() -> None:
+    """Clients send null for a field that is not set; NaN and zero tokens are no settings of a model."""
+    async with client_of(clerk("Fine.")) as client:
+
+        async def send(fields: str) -> httpx2.Response:
+            body = f'{{"model": "shop", "messages": [{{"role": "user", "content": "Hello"}}], {fields}}}'
+            return await client.post("/v1/chat/completions", content=body)
+
+        assert (await send('"n": null, "stream": null, "stream_options": {"include_usage": null}')).status_code == 200
+
+        for fields in ('"temperature": NaN', '"top_p": Infinity', '"max_tokens": 0', '"max_completion_tokens": -1'):
+            refused = await send(fields)
+            assert refused.status_code == 422
+            assert fields.split('"')[1] in refused.json()["error"]["message"]
 
 
 async def test_a_limit_ends_the_answer_with_the_finish_reason_length() -> None:

@@ -65,6 +65,22 @@ async def test_no_route_shows_or_changes_the_run_of_another_principal() -> None:
         assert (taken.status_code, taken.json()["error"]["type"]) == (409, "run_exists")
         joined = await client.post("/runs", json={"input": "And?", "conversation": "annas"}, headers=BEN)
         assert (joined.status_code, joined.json()["error"]["type"]) == (409, "conversation_exists")
+        message = {"id": "1", "role": "user", "content": "yes"}
+
+        for path, body, headers in [
+            ("/v1/chat/completions", {"model": "clerk", "messages": [message]}, {"X-Crew-Conversation": "annas"}),
+            ("/ag-ui", {"threadId": "annas", "runId": "bens", "messages": [message]}, {}),
+        ]:
+            chatted = await client.post(path, json=body, headers=BEN | headers)
+            assert (chatted.status_code, chatted.json()["error"]["type"]) == (409, "conversation_exists")
+            assert run_id not in chatted.text
+
+        pause = (await client.get(f"/runs/{run_id}", headers=ANNA)).json()["pauses"][0]["id"]
+        resume = {"threadId": "annas", "runId": "bens", "resume": [{"interruptId": pause, "status": "resolved"}]}
+        answered = await client.post("/ag-ui", json=resume, headers=BEN)
+        resume["resume"][0]["interruptId"] = pause.replace(run_id, unknown)  # type: ignore[index]
+        other = await client.post("/ag-ui", json=resume, headers=BEN)
+        assert (answered.status_code, answered.text) == (404, other.text.replace(unknown, run_id))
         assert (await client.get(f"/runs/{run_id}", headers=ANNA)).json()["status"] == "paused"
         assert [run["run_id"] for run in (await client.get("/runs", headers=ROOT)).json()["runs"]] == [run_id]
 
