@@ -13,7 +13,7 @@ from crew.history.summaries import PendingSummary
 from crew.history.token_budget import Calibration, TokenBudget
 from crew.history.view import RequestView, View
 from crew.messages import AssistantMessage, Message, ToolCall, Transcript, Usage
-from crew.runs.call_text import argument_lines, parse_json_object
+from crew.runs.call_text import argument_lines
 from crew.runs.counters import RunCounters, merge_counters
 from crew.runs.failure import Failure
 from crew.runs.open_calls import CallStatus, Effect, OpenCall
@@ -261,8 +261,7 @@ def pending_pauses(state: RunFields) -> tuple[Pause, ...]:
 
 
 def _call_pause(state: RunFields, open: OpenCall) -> Pause:
-    arguments = next((a for a in (open.edited, open.arguments) if a is not None), None)
-    arguments = parse_json_object(open.call.arguments) if arguments is None else arguments
+    arguments = open.shown_arguments
     shown = "".join(f"\n  {line}" for line in argument_lines(arguments, open.call.arguments))
     is_held, asked = open.status == "held", open.question
     name = escape_controls(open.call.name)

@@ -159,19 +159,21 @@ def _on_call_checked(step: Step, event: GuardrailChecked) -> None:
         case "passed":
             step.set_call(checked)
         case "rewritten":
-            written = _arguments(event)
+            is_edited_by_person = open.edited is not None and not open.edited_by
             step.set_call(
                 fast_replace(
                     checked,
-                    edited=written,
-                    edited_by=f"The guardrail {event.guardrail}",
+                    edited=_arguments(event),
+                    edited_by=f"{'A person and the' if is_edited_by_person else 'The'} guardrail {event.guardrail}",
                     arguments=parse_json_object(open.call.arguments),
                 )
             )
         case "held":
-            step.set_call(fast_replace(checked, status="held", held_question=event.words, arguments=_arguments(event)))
+            # Those of the model stay known beside those that were written in their place.
+            arguments = _arguments(event) if open.edited is None else open.arguments
+            step.set_call(fast_replace(checked, status="held", held_question=event.words, arguments=arguments))
         case "refused":
-            text = f"Not done: {event.words}"
+            text = open.with_edit_note(f"Not done: {event.words}")
             record_result(step, ToolResult(call_id=open.call.id, name=open.call.name, text=text, outcome="error"))
         case _:
             assert_never(event.outcome)

@@ -203,12 +203,16 @@ def _answer_question(step: Step, open: OpenCall, answer: str) -> None:
 
 
 def _approve_edited(step: Step, open: OpenCall, details: Mapping[str, Any]) -> None:
-    """Let the call run with the arguments of the answer, where they differ from those of the model."""
-    arguments, before = details.get("arguments"), open.arguments or {}
+    """Let the call run with the arguments of the answer, where they differ from those that the person saw.
+
+    Guardrails passed the arguments before, so they check again; except the one whose question the person answered.
+    """
+    arguments, before = details.get("arguments"), open.shown_arguments or {}
     open = replace(open, status="ready", approved=True)
 
     if arguments is not None and arguments != before:
-        open = replace(open, edited=dict(arguments), edited_by="")
+        answered = open.checks[-1:] if open.held_question else ()
+        open = replace(open, edited=dict(arguments), edited_by="", checks=answered)
         step.emit(
             CallEdited,
             call_id=open.call.id,

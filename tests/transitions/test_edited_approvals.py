@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field
 
 from crew import Agent, Approve, Crew, CrewExecutor, Parallel, Refuse, ScriptedProvider, call, tool
-from crew.agents import Guardrail, NeedsApproval
+from crew.agents import GuardedCall, Guardrail, NeedsApproval, Refused, Rewritten
 from crew.errors import InvalidInput
 from crew.messages import AssistantMessage, ToolMessage
 from crew.runs.events import CallEdited, Resumed, ToolsStarted
@@ -222,3 +222,86 @@ async def test_approve_and_refuse_answer_a_guardrail_too(
     result = await executor.resume("r", {paused.pauses[0].id: answer})
     assert result.stop_reason == stop
     assert ("Not today." in result.stop_text) is (answer == Refuse("Not today."))
+
+
+def tool_guard(name: str, decide: Any, seen: list[tuple[str, int]]) -> Guardrail:
+    """A guardrail of calls that decides by the amount, and notes what it checked."""
+
+    async def check(context: Any, made: GuardedCall) -> Any:
+        seen.append((name, made.arguments["amount"]))
+        return decide(made.arguments["amount"])
+
+    return Guardrail(function=check, name=name, on="tool")
+
+
+async def result_of_edited_call(
+    models: CheckedModels, store: CheckedStore, *guardrails: Guardrail
+) -> tuple[Payments, str]:
+    """Edit the amount of a call from 80 to 20, and approve what is asked after that."""
+    payments = Payments()
+    model = models.scripted(call("pay", amount=80), "Done.")
+    agent = Agent("clerk", model=model, tools=[payments.tool], guardrails=guardrails)
+    executor = CrewExecutor(agent, store=store)
+    paused = await executor.execute("Pay.", run_id="r")
+    result = await executor.resume("r", {paused.pauses[0].id: Approve(arguments={"amount": 20})})
+
+    if result.pauses:
+        assert result.pauses[0].arguments == {"amount": 20}
+        result = await executor.resume("r", {result.pauses[0].id: True})
+
+    assert isinstance(results := result.transcript[2], ToolMessage)
+    return payments, results.results[0].text
+
+
+@pytest.mark.parametrize(
+    ("decide", "paid", "text"),
+    [
+        (lambda amount: Refused("too little") if amount < 50 else None, [], f"{NOTE}Not done: too little"),
+        (
+            lambda amount: Rewritten({"amount": 30}) if amount < 50 else None,
+            [(30, "shop")],
+            NOTE.replace("A person", "A person and the guardrail limit").replace("→ 20", "→ 30") + "paid 30",
+        ),
+        (lambda amount: NeedsApproval("So little?") if amount < 50 else None, [(20, "shop")], f"{NOTE}paid 20"),
+        (lambda amount: None, [(20, "shop")], f"{NOTE}paid 20"),
+    ],
+    ids=["refused", "rewritten", "held", "passed"],
+)
+async def test_guardrails_check_edited_arguments_again(
+    decide: Any, paid: list[Any], text: str, models: CheckedModels, store: CheckedStore
+) -> None:
+    """They passed those of the model, not those of the person; the tool's own approval is not asked for twice."""
+    seen: list[tuple[str, int]] = []
+    payments, result = await result_of_edited_call(models, store, tool_guard("limit", decide, seen))
+    assert seen == [("limit", 80), ("limit", 20)]
+    assert (payments.paid, result) == (paid, text)
+
+
+async def test_the_guardrail_that_asked_does_not_check_the_edited_arguments(
+    models: CheckedModels, store: CheckedStore
+) -> None:
+    """The person answered its question; guardrails before and after it check them."""
+    seen: list[tuple[str, int]] = []
+    guardrails = [
+        tool_guard("before", lambda amount: None, seen),
+        tool_guard("asks", lambda amount: NeedsApproval("Pay?"), seen),
+        tool_guard("after", lambda amount: None, seen),
+    ]
+    payments, _ = await result_of_edited_call(models, store, *guardrails)
+    assert seen == [("before", 80), ("asks", 80), ("before", 20), ("after", 20)]
+    assert payments.paid == [(20, "shop")]
+
+
+async def test_unchanged_arguments_are_not_checked_again(models: CheckedModels, store: CheckedStore) -> None:
+    """Approving what the guardrails passed needs no further check."""
+    seen: list[tuple[str, int]] = []
+    agent = Agent(
+        "clerk",
+        model=models.scripted(call("pay", amount=80), "Done."),
+        tools=[Payments().tool],
+        guardrails=[tool_guard("limit", lambda amount: None, seen)],
+    )
+    executor = CrewExecutor(agent, store=store)
+    paused = await executor.execute("Pay.", run_id="r")
+    await executor.resume("r", {paused.pauses[0].id: Approve(arguments={"amount": 80})})
+    assert seen == [("limit", 80)]
