@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import isroutine
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUndefinedAnnotation
@@ -113,6 +114,24 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 
 
 def _schema_name(output: Any) -> str:
-    """The name of a class, else the written form of the type, with the characters that services accept in names."""
-    written = output.__name__ if isinstance(output, type) else re.sub(r"\b\w+\.", "", str(output))
-    return re.sub(r"[^a-zA-Z0-9_-]+", "_", written).strip("_")[:_MAX_NAME] or "output"
+    """The names of the classes in the type, such as `list_Refund`, in the characters that services accept."""
+    return re.sub(r"[^a-zA-Z0-9_-]+", "_", "_".join(_type_names(output))).strip("_")[:_MAX_NAME] or "output"
+
+
+def _type_names(kind: Any) -> Iterator[str]:
+    """Without what `Annotated` adds: the text of a validator has its address, which differs in every process."""
+    origin, arguments = get_origin(kind), get_args(kind)
+
+    if origin is Annotated:
+        yield from _type_names(arguments[0])
+        return
+
+    if origin not in (None, Union, UnionType):
+        yield origin.__name__
+
+    if origin is Literal:
+        yield from map(str, arguments)
+    elif origin is not None:
+        yield from (name for argument in arguments if argument is not ... for name in _type_names(argument))
+    else:
+        yield "None" if kind is NoneType else getattr(kind, "__name__", type(kind).__name__)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
-from pydantic import AnyUrl, BaseModel, DirectoryPath, Field, RootModel
+from pydantic import AfterValidator, AnyUrl, BaseModel, DirectoryPath, Field, RootModel
 from typing_extensions import TypedDict
 
 from crew import Agent, Crew, CrewExecutor, Limits, Parallel, ScriptedProvider, call, tool
@@ -154,6 +154,24 @@ def test_names_of_schemas_have_the_characters_that_services_accept(kind: Any) ->
     assert output is not None
     assert output.name.replace("_", "").replace("-", "").isalnum()
     assert len(output.name) <= 64
+
+
+def test_the_schema_of_an_annotated_type_is_the_same_in_every_process() -> None:
+    """Its name is made of the names of classes: the text of a validator would have an address in memory."""
+
+    def checked(kind: Any) -> Any:
+        output = read_output_type(Annotated[kind, AfterValidator(lambda value: value)])
+        assert output is not None
+        return output.spec
+
+    for kind, name in {int: "int", list[Refund]: "list_Refund", Refund | None: "Refund_None"}.items():
+        assert checked(kind) == checked(kind)
+        assert checked(kind).name == name
+        assert checked(list[checked_type(kind)]).name == f"list_{name}"
+
+
+def checked_type(kind: Any) -> Any:
+    return Annotated[kind, Field(description="What was checked."), AfterValidator(lambda value: value)]
 
 
 @pytest.mark.parametrize("kind", [list[Refund], int, Refund | Refusal], ids=str)
