@@ -16,6 +16,9 @@ PAGE = 500
 TAIL = 100
 """The number of events that are kept for each run with readers; a reader further behind reads from the store."""
 
+BEGINNING = Cursor(0, -1)
+"""Before the first event of a run."""
+
 Scrub = Callable[[Event], Event]
 
 
@@ -39,55 +42,72 @@ def encode_stored(stored: StoredEvent, scrub: Scrub) -> EncodedEvent:
 
 @dataclass(slots=True, eq=False)
 class RunTail:
-    """The newest events of one run, from the first one after `start` on."""
+    """The newest events of one run that a reader has read, from the first one after `start` on.
+
+    A reader that is further than the tail moves it; a reader that is behind it reads from the store.
+    """
 
     run_id: str
     reader: RunReader
     scrub: Scrub
     readers: int = 0
-    _start: Cursor | None = None
+    _start: Cursor = BEGINNING
     _events: list[EncodedEvent] = field(default_factory=list)
-    _generation: object = None
+    _complete: tuple[object, Cursor] = (None, BEGINNING)
+    """A generation in which the log had no events after this cursor."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def after(self, cursor: Cursor | None, generation: object) -> list[EncodedEvent]:
-        """Some of the events after a cursor; none if there are none.
+        """Some of the events after a cursor; none only if there are none.
 
-        The store is asked only if no events after the cursor are kept, and if `generation` is not that of the last
-        time: it changes whenever the log may have grown.
+        The store is asked only if no events after the cursor are kept, and if none were found in this `generation`,
+        which changes whenever the log may have grown.
         """
-        if not self._events and self._start is None:
-            self._start = cursor  # the first reader decides where the tail begins
-
-        if self._start is not None and (cursor is None or cursor < self._start):
-            return await self._read(cursor)
+        after = BEGINNING if cursor is None else cursor
 
         async with self._lock:
-            if not (found := self._kept(cursor)) and self._generation != generation:
-                page = await self._read(self._events[-1].cursor if self._events else self._start)
-                self._events += page
-                found = self._kept(cursor)
+            if after >= self._start:  # not before the lock: another reader may have moved the tail
+                return self._kept(after) or await self._read_newest(after, generation)
 
-                if len(page) < PAGE:
-                    self._generation = generation
+        return await self._read(after)
+
+    def _kept(self, after: Cursor) -> list[EncodedEvent]:
+        return self._events[bisect_right(self._events, after, key=lambda one: one.cursor) :]
+
+    async def _read_newest(self, after: Cursor, generation: object) -> list[EncodedEvent]:
+        """Read the events after a cursor that is at the end of the tail or further, and keep them."""
+        known, end = self._complete
+
+        if generation == known and after >= end:
+            return []
+
+        page = await self._read(after)
+
+        if len(page) < PAGE:
+            self._complete = generation, page[-1].cursor if page else after
+
+        if page:
+            self._keep(after, page)
+
+        return page
+
+    def _keep(self, after: Cursor, page: list[EncodedEvent]) -> None:
+        if after > (self._events[-1].cursor if self._events else self._start):
+            self._start, self._events = after, []  # the events between are not known
+
+        self._events += page
 
         if len(self._events) > 2 * TAIL:
             self._start = self._events[-TAIL - 1].cursor
             del self._events[:-TAIL]
-
-        return found
-
-    def _kept(self, cursor: Cursor | None) -> list[EncodedEvent]:
-        start = 0 if cursor is None else bisect_right(self._events, cursor, key=lambda one: one.cursor)
-        return self._events[start:]
 
     @property
     def newest(self) -> int:
         """The sequence number of the newest event that was read."""
         return self._events[-1].event.sequence if self._events else 0
 
-    async def _read(self, cursor: Cursor | None) -> list[EncodedEvent]:
-        return [encode_stored(one, self.scrub) for one in await self.reader.events(self.run_id, cursor, PAGE)]
+    async def _read(self, after: Cursor) -> list[EncodedEvent]:
+        return [encode_stored(one, self.scrub) for one in await self.reader.events(self.run_id, after, PAGE)]
 
 
 @dataclass(slots=True, eq=False)
