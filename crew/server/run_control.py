@@ -83,13 +83,20 @@ class RunControl:
         return StartedRun(run_id=run_id, is_new=await self._start_once(run_id, stream, principal))
 
     async def resume(self, principal: Principal, run_id: str, answers: Mapping[str, Any]) -> RunRecord:
-        """Answer pauses and resume the run, which is returned as it was before."""
+        """Answer pauses and resume the run, which is returned as it was before.
+
+        Without answers, only a run that is interrupted or failed is resumed: a paused one would pause again.
+        """
         record = await self.context.run(principal, run_id)
+        pauses = pending_pauses(record.state)
 
-        if record.info.status == "paused":  # its client may have read the pause before its task has ended
-            await self.context.hub.wait_until_released(run_id)
+        if record.info.status == "paused":
+            if not answers:
+                raise InvalidInput([_unanswered(pause) for pause in pauses])
 
-        given = attributed(answers, pending_pauses(record.state), principal.name)
+            await self.context.hub.wait_until_released(run_id)  # its client may have read the pause before
+
+        given = attributed(answers, pauses, principal.name)
         await self._start(run_id, self.executor(record.info.crew).resume_stream(run_id, given), principal)
         return record
 
@@ -187,6 +194,10 @@ def _check(new: NewRun, run_id: str) -> None:
 
     if violations:
         raise InvalidInput(violations)
+
+
+def _unanswered(pause: Pause) -> Violation:
+    return Violation(rule="answers", text=f"The pause {pause.id!r} needs an answer: {pause.text}", value=pause.id)
 
 
 def attributed(answers: Mapping[str, Any], pauses: Sequence[Pause], name: str) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
 
 from crew import Agent, CrewExecutor, ScriptedProvider, call, tool
+from crew.errors import ProviderError
 from crew.runs.interfaces import Cursor, RunRecord
 from crew.store import MemoryStore
 from tests.support.http_service import client_of, parse_events
@@ -84,6 +86,49 @@ async def test_errors_are_known_before_the_response_starts() -> None:
         assert (missing.status_code, missing.json()["error"]["type"]) == (404, "not_found")
         body = await client.post("/runs", content=b"{")
         assert (body.status_code, body.json()["error"]["type"]) == (422, "invalid_input")
+
+
+async def test_a_paused_run_is_not_resumed_without_answers() -> None:
+    """It would pause again with one more commit: the answer lists the pauses, and the run is unchanged."""
+    async with client_of(clerk()) as client:
+        started = parse_events((await client.post("/runs?stream=1", json={"input": "Refund me."})).text)
+        run_id, [pause] = started[0]["data"]["run_id"], started[-2]["data"]["pauses"]
+        before = (await client.get(f"/runs/{run_id}")).json()
+
+        for body in ({}, {"answers": {}}):
+            refused = await client.post(f"/runs/{run_id}/answers", json=body)
+            assert refused.status_code == 422
+            [violation] = refused.json()["error"]["violations"]
+            assert (violation["rule"], pause["id"] in violation["text"]) == ("answers", True)
+
+        assert (await client.get(f"/runs/{run_id}")).json() == before
+        assert before["status"] == "paused"
+
+
+async def test_a_failed_run_is_resumed_without_answers() -> None:
+    """The error may be gone by then."""
+    answers: Iterator[str | Exception] = iter([ProviderError("not available", may_retry=False), "Hello."])
+    model = ScriptedProvider(lambda request: next(answers))
+
+    async with client_of(CrewExecutor(Agent("clerk", model=model))) as client:
+        run_id = (await client.post("/runs", json={"input": "Hello"})).json()["run_id"]
+        await finished(client, run_id, "failed")
+        assert (await client.post(f"/runs/{run_id}/answers", json={})).status_code == 202
+        assert (await finished(client, run_id))["output"] == "Hello."
+
+
+async def test_runs_are_listed_since_their_last_update() -> None:
+    """A run that was created earlier and resumed later is listed."""
+    async with client_of(clerk()) as client:
+        started = parse_events((await client.post("/runs?stream=1", json={"input": "Refund me."})).text)
+        run_id, [pause] = started[0]["data"]["run_id"], started[-2]["data"]["pauses"]
+        await client.post(f"/runs/{run_id}/answers?stream=1", json={"answers": {pause["id"]: True}})
+        run = (await client.get(f"/runs/{run_id}")).json()
+        assert run["created"] < run["updated"]
+
+        for since, found in ((run["updated"], [run_id]), (run["updated"] + 1, [])):
+            listed = (await client.get("/runs", params={"since": since})).json()["runs"]
+            assert [one["run_id"] for one in listed] == found
 
 
 async def test_a_failed_run_is_an_answer_and_not_an_error() -> None:
