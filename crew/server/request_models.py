@@ -58,7 +58,7 @@ class ListRuns(BaseModel):
     crew: str | None = None
     status: RunStatus | None = None
     conversation: RunId | None = None
-    since: float | None = Field(None, description="Only runs that were created at or after this time, in seconds.")
+    since: float | None = Field(None, description="Only runs whose `updated` is at or after this time, in seconds.")
     limit: int = Field(50, ge=1, le=500)
     cursor: str | None = Field(None, max_length=500, description="The `cursor` of the page before.")
 
