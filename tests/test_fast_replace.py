@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from crew.fast_replace import fast_replace
+from crew import Agent
+from crew.fast_replace import fast_replace, replace_unchecked
 from crew.history import History, View
 from crew.messages import AssistantMessage, ToolCall, Usage, UserMessage
 from crew.runs import CallTools, Limits, OpenCall, RunCounters, RunState
@@ -51,3 +52,11 @@ def test_values_that_check_themselves_are_refused() -> None:
     """A `__post_init__` would be skipped, and with it the checks of the value."""
     with pytest.raises(TypeError, match=r"use dataclasses\.replace"):
         fast_replace(Limits(), rounds=-5)
+
+
+def test_an_unchecked_copy_keeps_what_was_built() -> None:
+    """For changes that were checked before: `__post_init__` is not called."""
+    agent = Agent("a", output=list[int])
+    copy = replace_unchecked(agent, model="scripted:Hi.")
+    assert (copy.model, copy.name, agent.model) == ("scripted:Hi.", "a", "")
+    assert copy.output_type is agent.output_type

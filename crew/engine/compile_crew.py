@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from crew.agents.agent import AnyAgent
 from crew.agents.crew import Crew
 from crew.engine.token_meter import check_windows
+from crew.errors import DefinitionError
 from crew.history.policies.chain import default_bounded_policy, split_stages
 from crew.history.policies.lookup import PolicySpec, resolve_policy
 from crew.runs.parameters import RequestParameters
@@ -40,14 +42,29 @@ def compile_crew(
     return plan
 
 
-def check_models(plan: Plan, check: Callable[..., None]) -> None:
-    """Check each model with its settings and retries; `check` raises `DefinitionError` for a model that it refuses."""
-    for agent in plan.agents.values():
-        check(agent.model, agent.settings, agent.retry)
+CheckModel = Callable[..., None]
+"""Raises `DefinitionError` for a model, with settings and retries, that can't be used."""
 
-        if agent.backup is not None:
-            check(agent.backup, agent.settings, agent.retry)
+
+def check_models(plan: Plan, check: CheckModel) -> None:
+    """Check each model with its settings and retries."""
+    for agent in plan.agents.values():
+        check_agent_models(agent, check)
 
     for summarizer in plan.summarizers:
         if isinstance(summarizer, str):
             check(summarizer)
+
+
+def check_agent_models(agent: AnyAgent, check: CheckModel, advice: str = "") -> None:
+    """Check the model of an agent and its backup; the error names the agent, and ends with the advice."""
+    for model in (agent.model, agent.backup):
+        if model is None:
+            continue
+
+        try:
+            check(model, agent.settings, agent.retry)
+        except DefinitionError as error:
+            *others, last = error.problems
+            subject = f"Agent {agent.name!r}: {error.subject}"
+            raise DefinitionError(subject, [*others, f"{last} {advice}".rstrip()]) from error

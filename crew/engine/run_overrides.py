@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from crew.agents.agent import AnyAgent
+from crew.engine.compile_crew import CheckModel, check_agent_models
 from crew.engine.token_meter import TokenMeter, check_windows
 from crew.errors import DefinitionError, InvalidInput, Violation
+from crew.fast_replace import replace_unchecked
 from crew.runs.parameters import RunOverrides
 from crew.transitions.plan import Plan
-
-CheckModel = Callable[..., None]
-"""Raises `DefinitionError` for a model, with settings and retries, that can't be used."""
 
 
 def overridden_plan(plan: Plan, overrides: RunOverrides) -> Plan:
@@ -34,7 +32,8 @@ def apply_overrides(plan: Plan, meter: TokenMeter, overrides: RunOverrides) -> t
 
 def _overridden(agent: AnyAgent, overrides: RunOverrides) -> AnyAgent:
     settings = agent.settings if overrides.settings is None else agent.settings.overridden_by(overrides.settings)
-    return replace(agent, model=overrides.model or agent.model, settings=settings)
+    # The agent was checked when it was built, and these values when they were given; its output type stays the same.
+    return replace_unchecked(agent, model=overrides.model or agent.model, settings=settings)
 
 
 def check_overrides(plan: Plan, overrides: RunOverrides, check_model: CheckModel) -> None:
@@ -42,17 +41,19 @@ def check_overrides(plan: Plan, overrides: RunOverrides, check_model: CheckModel
     if not overrides:
         return
 
-    rule = "model" if overrides.model else "settings"
-
     try:
+        if overrides.model:
+            check_model(overrides.model, overrides.settings)
+
         overridden = overridden_plan(plan, overrides)
 
         for agent in overridden.agents.values():
-            check_model(agent.model, agent.settings, agent.retry)
-
-            if agent.backup is not None:
-                check_model(agent.backup, agent.settings, agent.retry)
+            advice = (
+                f"Settings of the agent that the run does not replace apply: change those of {agent.name!r}, or choose"
+            )
+            check_agent_models(agent, check_model, f"{advice} another model." if overrides.model else "")
 
         check_windows(overridden)
     except DefinitionError as error:
+        rule = "model" if overrides.model else "settings"
         raise InvalidInput([Violation(rule=rule, text=str(error))]) from error

@@ -13,10 +13,11 @@ from typing import Any, Literal, TypedDict
 from pydantic import JsonValue
 
 from crew.agents.crew import Crew
+from crew.engine.compile_crew import CheckModel
 from crew.engine.concurrency import USER_CODE_ERRORS, is_failure
 from crew.engine.conversations import OnBusy, OnPaused, Turn
 from crew.engine.fairness import RunOrder, next_order
-from crew.engine.run_overrides import CheckModel, apply_overrides, check_overrides
+from crew.engine.run_overrides import apply_overrides, check_overrides
 from crew.engine.token_meter import TokenMeter
 from crew.errors import InvalidInput, RunError, Violation, describe, suggest
 from crew.history.tokens import ESTIMATOR, count_message_tokens

@@ -198,12 +198,9 @@ def check_model_settings(settings: ModelSettings, profile: Profile, model: str) 
         raise DefinitionError(f"Settings of {model!r} (profile {profile.name!r})", problems)
 
     if unknown:
-        known = ", ".join(sorted(profile.known_settings))
-        raise DefinitionError(
-            f"Settings of {model!r} (profile {profile.name!r})",
-            [
-                f"{name}={getattr(settings, name)!r} is not supported: {_SETTING_ADVICE.get(name, 'omit it')}."
-                for name in unknown
-            ]
-            + [f"Supported: {known}."],
-        )
+        problems = [
+            f"{name}={getattr(settings, name)!r} is not supported: {_SETTING_ADVICE.get(name, 'omit it')}."
+            for name in unknown
+        ]
+        problems[-1] += f" Supported: {', '.join(sorted(profile.known_settings))}."
+        raise DefinitionError(f"Settings of {model!r} (profile {profile.name!r})", problems)

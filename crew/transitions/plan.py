@@ -15,6 +15,7 @@ from crew.agents.guardrail import NO_CHECKS, Checks
 from crew.agents.handoff_tools import handoff_tool
 from crew.agents.output_type import OutputType
 from crew.errors import ContextOverflow, DefinitionError
+from crew.fast_replace import replace_unchecked
 from crew.history.policies.chain import chain, chain_members
 from crew.history.policies.lookup import policy_spec, resolve_policy
 from crew.history.policies.rolling import Rolling
@@ -173,7 +174,10 @@ def _with_windows(agents: Mapping[str, Agent], tokens: int | None) -> Mapping[st
     if tokens is None:
         return agents
 
-    return {name: replace(agent, max_input_tokens=agent.max_input_tokens or tokens) for name, agent in agents.items()}
+    return {
+        name: replace_unchecked(agent, max_input_tokens=agent.max_input_tokens or tokens)
+        for name, agent in agents.items()
+    }
 
 
 def _own_policies(agent: Agent) -> tuple[ViewPolicy, ...]:

@@ -9,7 +9,7 @@ import pytest
 
 from crew import Agent, Crew, CrewExecutor, Parallel, Route, ScriptedProvider, call, tool
 from crew.cli import main
-from crew.errors import InvalidInput
+from crew.errors import DefinitionError, InvalidInput
 from crew.interfaces import ModelSettings
 from crew.runs.events import Asked, RunStarted
 from crew.store import SQLiteStore
@@ -120,6 +120,47 @@ async def test_overrides_that_cannot_work_are_refused(
     assert text in str(caught.value)
     assert "abc" not in str(caught.value)
     assert not store.snapshots
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (
+            None,
+            "Settings of the agent that the run does not replace apply: change those of 'b', or choose another model.",
+        ),
+        (ModelSettings(seed=1), "change those of 'b'"),
+    ],
+)
+async def test_the_error_names_the_agent_whose_settings_the_model_refuses(
+    settings: ModelSettings | None, text: str
+) -> None:
+    """The caller did not set the value: the error says where it is."""
+    first = Agent("a", model="scripted:Hi.", then="b")
+    second = Agent("b", model="scripted:Hi.", settings=ModelSettings(temperature=0.5))
+    executor = CrewExecutor(Crew("c", agents=[first, second]))
+
+    with pytest.raises(InvalidInput, match=r"Agent 'b': Settings of 'gpt-5' .*: temperature=0\.5 is not") as caught:
+        await executor.execute("Go.", model="openai:gpt-5", settings=settings)
+
+    assert text in str(caught.value)
+
+
+def test_an_executor_names_the_agent_whose_settings_its_model_refuses() -> None:
+    """A crew may have many agents with the same model."""
+    second = Agent("b", model="openai:gpt-5", settings=ModelSettings(top_k=3))
+    agents = [Agent("a", model="openai:gpt-5", then=second), second]
+
+    with pytest.raises(DefinitionError, match=r"Agent 'b': Settings of 'gpt-5' .*: top_k=3 is not supported"):
+        CrewExecutor(Crew("c", agents=agents))
+
+
+async def test_overrides_do_not_build_the_agents_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output types and tools stay the objects that the agents made: with 20 agents this took 0.3 s a run."""
+    executor = CrewExecutor(Agent("a", model="scripted:[1]", output=list[int]), max_input_tokens=50_000)
+    monkeypatch.setattr(Agent, "__post_init__", lambda self: pytest.fail("the agent was built again"))
+    result = await executor.execute("Go.", model="scripted:[2]", settings=ModelSettings(seed=1))
+    assert result.output == [2]
 
 
 def test_the_command_line_has_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
