@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 import httpx2
 
 from crew.client.remote_runs import (
+    GatewayError,
     RemoteConversation,
     RemoteRun,
     adapter,
@@ -28,6 +29,9 @@ from crew.runs.interfaces import Cursor
 from crew.runs.parameters import RequestParameters
 from crew.validation.validator import run_id_violations
 
+OUTAGES = (httpx2.TransportError, GatewayError)
+"""The errors of a service that is away for a time."""
+
 FIRST_WAIT = 0.05
 LONGEST_WAIT = 2.0
 
@@ -36,8 +40,8 @@ class CrewClient:
     """A client of one service.
 
     crew               the crew that runs; may be omitted if the service has one.
-    reconnect_seconds  how long the client tries to reach a service that answered before and is away. A service that
-                       never answered is an error at once.
+    reconnect_seconds  how long the client tries to reach a service that answered before and is away, also one behind
+                       a proxy that answers 502, 503 or 504. A service that never answered is an error at once.
     """
 
     def __init__(
@@ -148,7 +152,7 @@ class CrewClient:
                 answer = await self._http.request(method, path, **options)
                 self.was_reached = True
                 return checked(answer).json()
-            except httpx2.TransportError as error:
+            except OUTAGES as error:
                 await outage.wait(error)
 
     def stream(self, method: str, path: str, **options: Any) -> Any:
@@ -171,14 +175,21 @@ def _checked_id(id: str, name: str = "run id") -> str:
 
 
 class Outage:
-    """The time in which a service does not answer."""
+    """The time in which a service does not answer: it begins with the first failed attempt."""
 
     def __init__(self, client: CrewClient) -> None:
-        self._client, self._wait, self._began = client, FIRST_WAIT, time.monotonic()
+        self._client, self._wait = client, FIRST_WAIT
+        self._began: float | None = None
+
+    def end(self) -> None:
+        """The service answered: the next failure begins another outage."""
+        self._began = None
 
     async def wait(self, error: Exception) -> None:
         """Wait before the next attempt, longer each time; raise `ServiceError` if it takes too long."""
-        is_over = time.monotonic() - self._began >= self._client.reconnect_seconds
+        now = time.monotonic()
+        self._began = now if self._began is None else self._began
+        is_over = now - self._began >= self._client.reconnect_seconds
 
         if is_over or not self._client.was_reached:
             raise unreachable(self._client.url, error) from error
@@ -197,6 +208,7 @@ class RemoteStream:
     def __init__(self, client: CrewClient, run_id: str, path: str, body: Any, *, after: Cursor | None) -> None:
         self._client, self.run_id, self._path, self._body, self._after = client, run_id, path, body, after
         self._was_sent, self._is_accepted, self._is_ended = False, False, False
+        self._outage = Outage(client)
         self._result: RemoteRun | None = None
 
     @property
@@ -225,31 +237,32 @@ class RemoteStream:
         return self.result
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        outage = Outage(self._client)
-
         while not self._is_ended:
             try:
                 async for event in self._read_connection():
-                    outage = Outage(self._client)
+                    self._outage = Outage(self._client)  # with the shortest wait
                     yield event
 
                 cut: Exception = ConnectionError("the connection was closed")
-            except httpx2.TransportError as error:
+            except OUTAGES as error:
                 cut = error
 
             if not self._is_ended:
-                await outage.wait(cut)
+                await self._outage.wait(cut)
 
         self._result = await self._client.run(self.run_id)
 
     async def _read_connection(self) -> AsyncIterator[Event]:
         """The events of one connection: the first one starts or resumes the run, others continue it."""
         async with await self._open() as response:
+            self._client.was_reached = True
+
             if not response.is_success:
                 await response.aread()
                 checked(response)
 
-            self._is_accepted = self._client.was_reached = True
+            self._is_accepted = True
+            self._outage.end()
 
             async for fields in _read_fields(response):
                 if fields.get("event") == "end":

@@ -33,6 +33,10 @@ class ServiceError(CrewError):
         super().__init__(text)
 
 
+class GatewayError(ServiceError):
+    """A proxy in front of the service answered that it can't reach it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotePause:
     """A pause of a run that waits for an answer."""
@@ -116,7 +120,9 @@ def checked_result(run: RemoteRun) -> RemoteRun:
 
 def unreachable(url: object, error: Exception) -> ServiceError:
     """The error of a request that got no answer."""
-    return ServiceError(f"Can't reach the service at {url}: {str(error) or type(error).__name__}. Is it running?")
+    status = error.status if isinstance(error, GatewayError) else 0
+    text = f"Can't reach the service at {url}: {str(error) or type(error).__name__}. Is it running?"
+    return ServiceError(text, status=status)
 
 
 def checked(answer: httpx2.Response) -> httpx2.Response:
@@ -128,9 +134,12 @@ def checked(answer: httpx2.Response) -> httpx2.Response:
         facts = json.loads(answer.text)["error"]
         type, message = str(facts["type"]), str(facts["message"])
     except (ValueError, KeyError, TypeError):
-        raise ServiceError(
-            f"The service answered with status {answer.status_code}.", status=answer.status_code
-        ) from None
+        status = answer.status_code
+
+        if status in (502, 503, 504):
+            raise GatewayError(f"a proxy answered with status {status}", status=status) from None
+
+        raise ServiceError(f"The service answered with status {status}.", status=status) from None
 
     raise _error(answer.status_code, type, message, facts)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 import pytest
 
 from crew import Agent, Approve, CrewExecutor, RequestParameters, RunError, ScriptedProvider, call, tool
 from crew.client import CrewClient, ServiceError
 from crew.errors import ConversationPaused, InvalidInput, UnknownPause, UnknownRun
+from tests.support.gateway import Gateway, gateway
 from tests.support.http_service import SECRET, served
 
 
@@ -116,6 +120,90 @@ async def test_a_service_that_is_away_is_an_error() -> None:
 
         with pytest.raises(ServiceError, match="Is it running"):
             await client.execute("Hi")
+
+
+@dataclass
+class Waiter:
+    """A crew whose tool waits until the test lets it continue, behind a proxy."""
+
+    gateway: Gateway
+    url: str
+    calls: int = 0
+    has_started: asyncio.Event = field(default_factory=asyncio.Event)
+    may_end: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@asynccontextmanager
+async def waiter() -> AsyncIterator[Waiter]:
+    """The waiter, served with a heartbeat of 10 ms."""
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        made.calls += 1
+        made.has_started.set()
+        await made.may_end.wait()
+        return "done"
+
+    executor = CrewExecutor(Agent("waiter", model=ScriptedProvider(call("wait"), "Done."), tools=[wait]))
+
+    async with served(executor, heartbeat_seconds=0.01) as url, gateway(url) as (proxy, address), asyncio.timeout(60):
+        made = Waiter(proxy, address)
+        yield made
+
+
+async def until(condition: object) -> None:
+    """Wait until a function returns True."""
+    while not condition():  # type: ignore[operator]
+        await asyncio.sleep(0.01)
+
+
+async def test_a_stream_reconnects_after_a_long_silence() -> None:
+    """The time to reconnect begins with the cut: a run may be silent for longer, with heartbeats only."""
+    async with waiter() as crew, CrewClient(crew.url, SECRET, reconnect_seconds=0.2) as client:
+        run = asyncio.create_task(client.execute("Work."))
+        await crew.has_started.wait()
+        await asyncio.sleep(0.3)  # longer than reconnect_seconds
+        connections = crew.gateway.accepted
+        crew.gateway.cut()
+        await until(lambda: run.done() or crew.gateway.accepted > connections)
+        crew.may_end.set()
+        assert (await run).output == "Done."
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_a_proxy_that_does_not_reach_the_service_is_an_outage(status: int) -> None:
+    """While the service starts again, its proxy answers itself: the client waits, and the run is executed once."""
+    async with waiter() as crew, CrewClient(crew.url, SECRET) as client:
+
+        async def fail_twice() -> None:
+            crew.gateway.status, before = status, crew.gateway.refused
+            crew.gateway.cut()
+            await until(lambda: run.done() or crew.gateway.refused >= before + 2)
+            crew.gateway.status = None
+
+        crew.gateway.status = status
+        run = asyncio.create_task(client.execute("Work."))
+        await fail_twice()  # the request that starts the run
+        await crew.has_started.wait()
+        await fail_twice()  # the stream of its events
+        crew.may_end.set()
+        assert ((await run).output, crew.calls) == ("Done.", 1)
+        run = asyncio.create_task(client.run((await run).run_id))
+        await fail_twice()  # a plain request
+        assert (await run).status == "completed"
+
+
+async def test_a_proxy_that_never_reaches_the_service_is_an_error() -> None:
+    """The time to reconnect is limited; the error has the status of the proxy."""
+    async with waiter() as crew, CrewClient(crew.url, SECRET, reconnect_seconds=0.2) as client:
+        crew.gateway.status = 502
+
+        with pytest.raises(ServiceError, match=r"a proxy answered with status 502\. Is it running") as failed:
+            await client.execute("Work.")
+
+        assert failed.value.status == 502
+        assert crew.gateway.refused > 1
 
 
 async def test_texts_may_hold_every_kind_of_line_separator() -> None:
