@@ -16,7 +16,7 @@ from crew.runs.state import Pause
 
 def ask_user(pause: Pause) -> Answer:
     """Ask the user at the terminal to answer a pause, until the answer is one that the pause accepts."""
-    print(f"\n{pause.text}", file=sys.stderr)
+    print(f"\n{pause.full_text}", file=sys.stderr)
     print_choices(pause)
 
     while True:

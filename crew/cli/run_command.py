@@ -281,7 +281,7 @@ async def _run_interactively(
 
 def _print_pauses(result: RunResult, args: argparse.Namespace) -> None:
     for pause in result.pauses:
-        print(f"crew: waiting for an answer to {pause.id} ({pause.reason}): {pause.text}", file=sys.stderr)
+        print(f"crew: waiting for an answer to {pause.id} ({pause.reason}): {pause.full_text}", file=sys.stderr)
         print_choices(pause)
         print(f"crew: answer with {accepted_answers(pause)}", file=sys.stderr)
 
@@ -356,7 +356,13 @@ def _result_json(result: RunResult) -> dict[str, object]:
         "in_doubt": [{"key": one.key, "agent": one.agent, "tool": one.call.name} for one in result.in_doubt],
         "orphans": list(result.orphans),
         "pauses": [
-            {"id": pause.id, "reason": pause.reason, "text": pause.text, "choices": list(pause.choices)}
+            {
+                "id": pause.id,
+                "reason": pause.reason,
+                "text": pause.text,
+                "choices": list(pause.choices),
+                "checked": pause.checked,
+            }
             for pause in result.pauses
         ],
     }

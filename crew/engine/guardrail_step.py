@@ -24,11 +24,12 @@ from crew.engine.run import ActiveRun
 from crew.errors import RunError, describe
 from crew.history.tokens import count_message_tokens
 from crew.interfaces import ModelReply
-from crew.messages import AssistantMessage, Usage, UserMessage, replace_surrogates
+from crew.messages import AssistantMessage, Message, Usage, UserMessage, replace_surrogates
 from crew.runs.call_text import parse_json_object
+from crew.runs.checked_text import input_text
 from crew.runs.events import GuardrailChecked, TextDelta, Warned
 from crew.runs.open_calls import OpenCall
-from crew.runs.state import CallTools, CheckInput, CheckOutput, RunState
+from crew.runs.state import CallTools, CheckInput, CheckOutput, RunState, find_item
 from crew.transitions.checks import checks_output, find_guardrail, pending_checks, unchecked_calls
 
 Outcome = Literal["passed", "rewritten", "refused", "held"]
@@ -47,16 +48,14 @@ class Checked:
 
 async def check_input(run: ActiveRun, state: RunState, now: CheckInput) -> None:
     """Let the next guardrail check the input, and record its decision."""
-    guardrail, text = _guardrail(run, state, now.guardrails[0]), _goal_text(state, now)
+    guardrail, text = _guardrail(run, state, now.guardrails[0]), _input_text(run, state, now.messages)
     checked = await _check(run, state, guardrail, text, can_rewrite=bool(now.messages))
     tokens = _count(run, state, UserMessage(checked.text))
     await run.record(_event(state, guardrail, checked, tokens=tokens))
 
 
-def _goal_text(state: RunState, now: CheckInput | None = None) -> str:
-    messages = now.messages if now is not None and now.messages else ()
-    goal = messages[-1] if messages else next(m for m in state.history.messages if m.id == state.history.goal)
-    return goal.text if isinstance(goal, UserMessage) else ""
+def _input_text(run: ActiveRun, state: RunState, messages: tuple[Message, ...] = ()) -> str:
+    return input_text(state.history, messages, find_item(run.state, state.run_id))
 
 
 async def check_output(run: ActiveRun, state: RunState, now: CheckOutput) -> None:
@@ -130,7 +129,7 @@ async def ask_beside_checks(run: ActiveRun, state: RunState, ask: Coroutine[Any,
 
     async def check(name: str) -> None:
         guardrail = _guardrail(run, state, name)
-        checked = await _check(run, state, guardrail, _goal_text(state), can_rewrite=False)
+        checked = await _check(run, state, guardrail, _input_text(run, state), can_rewrite=False)
 
         if checked.outcome != "passed":
             stopped.append((guardrail, checked))

@@ -165,7 +165,7 @@ class CrewTools:
         if session.protocol_version in MODERN_PROTOCOL_VERSIONS:
             forms: dict[str, Any] = {
                 pause.id: ElicitRequest(
-                    params=ElicitRequestFormParams(message=pause.text, requested_schema=form_schema(pause))
+                    params=ElicitRequestFormParams(message=pause.full_text, requested_schema=form_schema(pause))
                 )
                 for pause in result.pauses
             }
@@ -173,7 +173,7 @@ class CrewTools:
 
         related = call.context.request_id
         answers = {
-            pause.id: form_answer(pause, await session.elicit_form(pause.text, form_schema(pause), related))
+            pause.id: form_answer(pause, await session.elicit_form(pause.full_text, form_schema(pause), related))
             for pause in result.pauses
         }
         return await self._resume(call, result.pauses, answers)

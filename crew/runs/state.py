@@ -14,6 +14,7 @@ from crew.history.token_budget import Calibration, TokenBudget
 from crew.history.view import RequestView, View
 from crew.messages import AssistantMessage, Message, ToolCall, Transcript, Usage
 from crew.runs.call_text import argument_lines
+from crew.runs.checked_text import input_text, output_text
 from crew.runs.counters import RunCounters, merge_counters
 from crew.runs.failure import Failure
 from crew.runs.open_calls import CallStatus, Effect, OpenCall
@@ -37,6 +38,7 @@ from crew.runs.steps import (
     RunBranches,
     StopReason,
 )
+from crew.tools.tool import truncate_middle
 
 __all__ = [
     "AnswerReason",
@@ -64,6 +66,7 @@ __all__ = [
     "RunState",
     "StopReason",
     "UNKNOWN_EFFECT",
+    "find_item",
     "guardrail_pause_id",
     "is_blocked",
     "pending_pauses",
@@ -81,7 +84,9 @@ class Pause:
     The answer is a text for `input` and `question`, if it has `choices` one of them; True, False, a reason, `Approve`
     or `Refuse` for `approval`; True, False or a reason for `consent`; {"done": result}, "run again" or "skip" for
     `in_doubt`. `arguments` are the arguments of the call as JSON values: the validated ones of a call that waits for
-    approval, else those that it ran with; None if they are not JSON. `effect` is that of the tool.
+    approval, else those that it ran with; None if they are not JSON. `effect` is that of the tool. `checked` is the
+    text that a guardrail of input or output asks about, its middle cut if it is long; the event `Paused` has it empty,
+    because a reply is not published before it is accepted.
     """
 
     id: str
@@ -93,6 +98,15 @@ class Pause:
     arguments: dict[str, Any] | None = None
     effect: Effect = ""
     choices: tuple[str, ...] = ()
+    checked: str = ""
+
+    @property
+    def full_text(self) -> str:
+        """The question, and below it the text that a guardrail asks about."""
+        return f"{self.text}\n\n{self.checked}" if self.checked else self.text
+
+
+MAX_CHECKED_CHARS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +246,8 @@ def request_view(state: RunFields) -> RequestView:
     return carried or RequestView.of(state.history, state.views.get(state.agent, View()))
 
 
-def pending_pauses(state: RunFields) -> tuple[Pause, ...]:
-    """The pauses of this run and of its children, in order."""
+def pending_pauses(state: RunFields, item: str | None = None) -> tuple[Pause, ...]:
+    """The pauses of this run and of its children, in order. `item` is that of a run within a fan-out."""
     if isinstance(state.next, Finished):
         return ()  # the pauses of a branch end with it
 
@@ -245,8 +259,7 @@ def pending_pauses(state: RunFields) -> tuple[Pause, ...]:
             text = last.text if isinstance(last, AssistantMessage) else ""
             found.append(Pause(id=id, reason="input", run_id=state.run_id, agent=state.agent, text=text))
         case CheckInput(held=held) | CheckOutput(held=held) if held:
-            id = guardrail_pause_id(state, state.next.guardrails[0])
-            found.append(Pause(id=id, reason="consent", run_id=state.run_id, agent=state.agent, text=held))
+            found.append(_guardrail_pause(state, state.next, held, item))
         case PrepareAgent(consents=consents):
             found.extend(_consent_pause(state, consent) for consent in consents)
         case CallTools(calls=calls):
@@ -254,10 +267,40 @@ def pending_pauses(state: RunFields) -> tuple[Pause, ...]:
         case _:
             pass
 
-    for child in state.children.values():
-        found.extend(pending_pauses(child))
+    for key, child in state.children.items():
+        found.extend(pending_pauses(child, _item_of_child(state, key, item)))
 
     return tuple(found)
+
+
+def _guardrail_pause(state: RunFields, now: CheckInput | CheckOutput, question: str, item: str | None) -> Pause:
+    checked = input_text(state.history, now.messages, item) if isinstance(now, CheckInput) else output_text(now)
+    return Pause(
+        id=guardrail_pause_id(state, now.guardrails[0]),
+        reason="consent",
+        run_id=state.run_id,
+        agent=state.agent,
+        text=question,
+        checked=truncate_middle(checked, MAX_CHECKED_CHARS),
+    )
+
+
+def find_item(state: RunFields, run_id: str, item: str | None = None) -> str | None:
+    """The item of a fan-out that the run with this id, in the tree of this one, works on; None if there is none."""
+    if state.run_id == run_id:
+        return item
+
+    for key, child in state.children.items():
+        if f"{run_id}/".startswith(f"{child.run_id}/"):
+            return find_item(child, run_id, _item_of_child(state, key, item))
+
+    return None
+
+
+def _item_of_child(state: RunFields, key: str, item: str | None) -> str | None:
+    """The item of a branch, or of the branch around its group; an agent that is called as a tool has its own input."""
+    now = state.next
+    return dict(zip(now.branch_keys, now.items, strict=False)).get(key, item) if isinstance(now, RunBranches) else None
 
 
 def _call_pause(state: RunFields, open: OpenCall) -> Pause:

@@ -60,13 +60,16 @@ class RunView:
 
         return len(ready)
 
-    def changes(self, after: Cursor | None, status: str) -> dict[str, Any]:
-        """The facts of the run, and the messages, requests and spans that changed after a cursor; None: all."""
+    def changes(self, after: Cursor | None, status: str, *, may_answer: bool = False) -> dict[str, Any]:
+        """The facts of the run, and the messages, requests and spans that changed after a cursor; None: all.
+
+        `may_answer`: whether the reader may answer pauses.
+        """
         assert self._record is not None
         timeline = self._timeline
         return {
             "cursor": None if self.cursor is None else str(self.cursor),
-            "run": self._facts(self._record, status),
+            "run": self._facts(self._record, status, may_answer=may_answer),
             "prices": self._prices(),
             "threads": [self._thread(thread, after) for thread in timeline.threads],
             "spans": timeline.spans.changed_after(after),
@@ -90,7 +93,7 @@ class RunView:
         at = item["at"]
         return {**item, "at": None if at is None else self._timeline.seconds(at)}
 
-    def _facts(self, record: RunRecord, status: str) -> dict[str, Any]:
+    def _facts(self, record: RunRecord, status: str, *, may_answer: bool) -> dict[str, Any]:
         info, state, timeline = record.info, record.state, self._timeline
         start, failure = timeline.start, timeline.failure
         stopped = state.next if isinstance(state.next, Finished) else None
@@ -116,7 +119,7 @@ class RunView:
             "error": None if failure is None or stopped else {"type": failure.error_type, "text": failure.error},
             "stopped_by": None if limit is None else asdict(limit),
             "metadata": {key: value for key, value in info.metadata.items() if not key.startswith(RESERVED_PREFIX)},
-            "pauses": [pause_json(pause) for pause in pending_pauses(state)],
+            "pauses": [pause_json(pause, may_answer=may_answer) for pause in pending_pauses(state)],
             "in_doubt": [asdict(doubt) for doubt in state.in_doubt],
             "traceparent": state.traceparent,
         }

@@ -9,8 +9,11 @@ from crew.runs.call_text import argument_lines
 from crew.runs.state import Pause
 
 
-def pause_json(pause: Pause) -> dict[str, Any]:
-    """A question that the run waits for, with everything that a person needs in order to answer it."""
+def pause_json(pause: Pause, *, may_answer: bool) -> dict[str, Any]:
+    """A question that the run waits for, with everything that a person needs in order to answer it.
+
+    A reply that is not accepted yet is shown to those who may answer.
+    """
     call = pause.call
     return {
         "id": pause.id,
@@ -24,6 +27,7 @@ def pause_json(pause: Pause) -> dict[str, Any]:
         "arguments": pause.arguments,
         "effect": pause.effect,
         "choices": list(pause.choices),
+        "checked": pause.checked if may_answer else "",
     }
 
 

@@ -197,7 +197,8 @@ class InspectorAPI:
         if after is not None and (view.cursor is None or after > view.cursor):
             after = None  # the cursor of another store: the page gets everything
 
-        changes = view.changes(after, await self._context.status(record.info))
+        status = await self._context.status(record.info)
+        changes = view.changes(after, status, may_answer=principal.may("approve"))
         return _json({**changes, "clock": time.time()})
 
     async def _view(self, record: RunRecord) -> RunView:

@@ -44,7 +44,10 @@ class CallName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseAnswer:
-    """A pause that waits for an answer: an approval, a text, or a decision about a call in doubt."""
+    """A pause that waits for an answer: an approval, a text, or a decision about a call in doubt.
+
+    `checked` is the input or output that a guardrail asks about; empty for a token that may not answer.
+    """
 
     id: str
     reason: str
@@ -53,6 +56,7 @@ class PauseAnswer:
     text: str
     call: CallName | None
     arguments: dict[str, Any] | None
+    checked: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

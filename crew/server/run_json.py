@@ -45,8 +45,8 @@ def json_response(answer: object, status: int = 200, headers: Mapping[str, str] 
     return Response(body, status, headers, media_type="application/json")
 
 
-def pause_answer(pause: Pause) -> PauseAnswer:
-    """A pause that waits for an answer."""
+def pause_answer(pause: Pause, *, may_answer: bool = False) -> PauseAnswer:
+    """A pause that waits for an answer. A reply that is not accepted yet is shown to those who may answer."""
     call = None if pause.call is None else CallName(id=pause.call.id, name=pause.call.name)
     return PauseAnswer(
         id=pause.id,
@@ -56,6 +56,7 @@ def pause_answer(pause: Pause) -> PauseAnswer:
         text=pause.text,
         call=call,
         arguments=pause.arguments,
+        checked=pause.checked if may_answer else "",
     )
 
 
@@ -79,7 +80,9 @@ def _facts(info: StoredRunInfo, status: str) -> dict[str, Any]:
     }
 
 
-async def run_answer(reader: RunReader, record: RunRecord, status: str, plan: Plan | None) -> RunAnswer:
+async def run_answer(
+    reader: RunReader, record: RunRecord, status: str, plan: Plan | None, *, may_answer: bool = False
+) -> RunAnswer:
     """A run with its output, usage, pauses and times; a failed one with its error."""
     state = record.state
     finished = state.next if isinstance(state.next, Finished) else None
@@ -91,7 +94,7 @@ async def run_answer(reader: RunReader, record: RunRecord, status: str, plan: Pl
         limit=None if limit is None else LimitAnswer(name=limit.name, value=limit.value),
         error=None if failure is None else FailureAnswer(type=failure.error_type, message=failure.error),
         usage=total_usage(state),
-        pauses=[pause_answer(pause) for pause in pending_pauses(state)],
+        pauses=[pause_answer(pause, may_answer=may_answer) for pause in pending_pauses(state)],
         in_doubt=[CallInDoubtAnswer(key=one.key, agent=one.agent, tool=one.call.name) for one in state.in_doubt],
         active_seconds=state.active_seconds,
     )

@@ -181,7 +181,8 @@ class RunsAPI:
         executor = self._context.executors.get(record.info.crew)
         status = await self._context.status(record.info)
         plan = None if executor is None else executor.plan
-        found = await run_answer(self._context.reader, record, status, plan)
+        may_answer = principal.may("approve")
+        found = await run_answer(self._context.reader, record, status, plan, may_answer=may_answer)
         return json_response(self._context.scrub(record.info.crew, found))
 
     async def read_events(self, request: Request, principal: Principal) -> Response:
@@ -243,6 +244,8 @@ class RunsAPI:
         # Read from the store, not by the executor: the service may not have the crew of this conversation.
         newest = await self._context.run(principal, runs[-1].run_id)
         messages = await self._context.reader.transcript(newest.info.run_id)
+        may_answer = principal.may("approve")
+        pauses = [pause_answer(pause, may_answer=may_answer) for pause in pending_pauses(newest.state)]
         return json_response(
             ConversationAnswer(
                 conversation_id=id,
@@ -250,7 +253,7 @@ class RunsAPI:
                 agent=newest.state.agent,
                 runs=[await self._facts(info) for info in runs],
                 messages=list(self._context.scrub(newest.info.crew, messages)),
-                pauses=[pause_answer(pause) for pause in pending_pauses(newest.state)],
+                pauses=self._context.scrub(newest.info.crew, pauses),
             )
         )
 

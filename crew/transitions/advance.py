@@ -112,7 +112,8 @@ def advance(
     if isinstance(step.next, Finished):
         step.emit(RunFinished, stop_reason=step.next.stop_reason, output=step.next.output, usage=total_usage(step))
     elif is_blocked(step) and (is_resume or not is_blocked(state)):
-        step.emit(Paused, pauses=pending_pauses(step))
+        # A reply is not published before it is accepted: `Replied` has no text of it either.
+        step.emit(Paused, pauses=tuple(fast_replace(pause, checked="") for pause in pending_pauses(step)))
 
     step.sequence = event.sequence + len(step.emitted)
     return step.freeze(), tuple(step.emitted)

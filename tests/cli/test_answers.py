@@ -16,6 +16,7 @@ from crew.runs.state import Pause
 
 CREW = """\
 from crew import Agent, Crew, Parallel, ScriptedProvider, call, tool
+from crew.agents import NeedsApproval, guardrail
 
 @tool(approval="always")
 def pay(amount: int) -> str:
@@ -28,6 +29,11 @@ def reply(request):
 def clerk(name):
     return Agent(name, model=ScriptedProvider(call("pay", amount=3), reply), tools=[pay])
 
+@guardrail("output")
+def check(context, text):
+    return NeedsApproval("Publish it?")
+
+writer = Agent("writer", model=ScriptedProvider("The draft."), guardrails=[check])
 clerks = [clerk("anna"), clerk("ben")]
 one = Crew("one", agents=[clerk("clerk")])
 two = Crew("two", agents=clerks, groups=[Parallel("both", branches=clerks)], entry="both")
@@ -276,3 +282,18 @@ def test_answer_to_a_run_that_waits_for_none_is_refused(tmp_path: Path, capsys: 
     run_id = capsys.readouterr().err.splitlines()[0].removeprefix("crew: run ")
     assert main(["resume", str(failing), run_id, "--store", store, "--answer", "yes"]) == 2
     assert f"the run {run_id} waits for no answer: resume it without --answer" in capsys.readouterr().err
+
+
+def test_the_text_that_a_guardrail_asks_about_is_printed(
+    crews: Path, type_answers: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the prompt, without a terminal, and as JSON."""
+    assert main(["run", f"{crews}:writer", "write"]) == 3
+    assert "(consent): Publish it?\n\nThe draft.\n" in capsys.readouterr().err
+    assert main(["run", f"{crews}:writer", "write", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["pauses"][0]["checked"] == "The draft."
+    type_answers("yes")
+    assert main(["run", f"{crews}:writer", "write"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "The draft.\n"
+    assert "\nPublish it?\n\nThe draft.\n" in err

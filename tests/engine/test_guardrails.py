@@ -14,7 +14,8 @@ from crew.agents import GuardedCall, NeedsApproval, Refused, Rewritten, guardrai
 from crew.errors import CrewChanged, DefinitionError
 from crew.interfaces import ModelReply, ModelRequest, OnDelta
 from crew.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
-from crew.runs.events import GuardrailChecked, Replied, TextDelta, ToolsStarted, Warned
+from crew.runs.events import GuardrailChecked, Paused, Replied, TextDelta, ToolsStarted, Warned
+from crew.runs.state import MAX_CHECKED_CHARS
 from crew.store import SQLiteStore
 from crew.store.rows import message_text
 from tests.support.providers import RecordingProvider
@@ -57,6 +58,57 @@ def checked(events: list[Any]) -> list[tuple[str, str]]:
 def results(result: Any) -> list[str]:
     messages = [message for message in result.transcript if isinstance(message, ToolMessage)]
     return [one.text for message in messages for one in message.results]
+
+
+# ------------------------------------------------------------------------------------------ what a person sees
+
+
+@pytest.mark.parametrize("store", ["memory", "file"])
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [("input", "Hello"), ("beside", "Hello"), ("output", "Draft."), ("join", "[Results of g]\n## a\nDraft.")],
+)
+async def test_a_pause_of_a_guardrail_has_the_text_in_question(
+    where: str, text: str, store: str, tmp_path: Path
+) -> None:
+    """The events have not: a reply is not published before it is accepted."""
+    stage: Any = "input" if where in ("input", "beside") else "output"
+    check = verdict(stage, NeedsApproval("May it pass?"), parallel=where == "beside")
+    agent = Agent("a", model=RecordingProvider("Draft."), guardrails=[check] if where != "join" else [])
+    group = Parallel("g", branches=[agent])
+    crew = Crew("c", entry=group, guardrails=[check]) if where == "join" else agent
+    events: list[Any] = []
+    file = tmp_path / "runs.db" if store == "file" else None
+
+    async with CrewExecutor(crew, store=file, observers=[events.append]) as executor:
+        result = await executor.execute("Hello", conversation="c")
+        found = await executor.conversation("c")
+
+    [pause] = result.pauses
+    assert (pause.text, pause.checked, pause.full_text) == ("May it pass?", text, f"May it pass?\n\n{text}")
+    assert found.pauses == result.pauses
+    [paused] = [event for event in events if isinstance(event, Paused)]
+    assert (paused.pauses[0].text, paused.pauses[0].checked) == ("May it pass?", "")
+
+
+async def test_a_pause_within_a_fan_out_has_the_item() -> None:
+    """Not the goal, which all branches share."""
+    check = verdict("input", NeedsApproval("May it pass?"))
+    worker = Agent("worker", model=RecordingProvider(), guardrails=[check])
+    group = Parallel.map("g", worker, items=lambda result: ["x", "y"])
+    paused = await CrewExecutor(Crew("c", entry=group)).execute("Go")
+    assert [pause.checked for pause in paused.pauses] == ["x", "y"]
+
+
+async def test_the_text_of_a_pause_is_bounded() -> None:
+    """Its middle is cut."""
+    check = verdict("output", NeedsApproval("May it pass?"))
+    reply = "begin" + "." * 100_000 + "end"
+    paused = await CrewExecutor(Agent("a", model=RecordingProvider(reply), guardrails=[check])).execute("Go")
+    checked = paused.pauses[0].checked
+    assert len(checked) == MAX_CHECKED_CHARS
+    assert checked.startswith("begin")
+    assert checked.endswith("end")
 
 
 # ------------------------------------------------------------------------------------------ input
@@ -136,6 +188,37 @@ async def test_an_agent_checks_the_goal_wherever_it_becomes_active() -> None:
     assert called.output == "Well."
     assert results(called) == ["(failed) the input was refused by check: Not for me."]
     assert SEEN[id(check)] == ["Go", "Go", "Do"]
+
+
+@pytest.mark.parametrize("parallel", [False, True], ids=["before", "beside"])
+async def test_an_agent_of_a_fan_out_checks_its_item(parallel: bool) -> None:
+    """Also after a handoff and in a group within the branch; an agent that is called as a tool checks its request."""
+    check, helper = verdict("input", None, parallel=parallel), verdict("input", None, name="helper_check")
+
+    def reply(request: ModelRequest) -> Any:
+        return "Done." if isinstance(request.messages[-1], ToolMessage) else call("ask_helper", request="Help.")
+
+    expert = Agent("expert", model=RecordingProvider(lambda request: "Ok."), guardrails=[check])
+    panel = Parallel("panel", branches=[expert])
+    tools = [Agent("helper", model=RecordingProvider(lambda request: "Hm."), guardrails=[helper]).as_tool()]
+    worker = Agent("worker", model=RecordingProvider(reply), tools=tools, guardrails=[check], then=panel)
+    group = Parallel.map("g", worker, items=lambda result: ["x", {"file": "y"}])
+    await CrewExecutor(Crew("c", entry=group)).execute("Go")
+    assert sorted(SEEN[id(check)], reverse=True) == ['{"file":"y"}', '{"file":"y"}', "x", "x"]
+    assert SEEN[id(helper)] == ["Help.", "Help."]
+
+
+async def test_a_refused_item_fails_its_branch_alone() -> None:
+    """The other items go on."""
+
+    @guardrail("input")
+    def not_secret(context: Context[Any], text: str) -> Refused | None:
+        return Refused("It is secret.") if "secret" in text else None
+
+    worker = Agent("worker", model=RecordingProvider(lambda request: "Done."), guardrails=[not_secret])
+    group = Parallel.map("g", worker, items=lambda result: ["a secret", "a file"])
+    result = await CrewExecutor(Crew("c", entry=group)).execute("Go")
+    assert [branch.outcome for branch in result.branches] == ["failed", "completed"]
 
 
 async def test_the_request_of_a_called_agent_may_be_rewritten() -> None:

@@ -13,6 +13,7 @@ from mcp.types import ElicitResult
 from pydantic import BaseModel
 
 from crew import Agent, CrewExecutor, ScriptedProvider
+from crew.agents import NeedsApproval, guardrail
 from crew.mcp_server import CrewTools
 from crew.mcp_server.pause_forms import NO_ANSWER, form_answer, form_schema
 from crew.runs import Pause
@@ -87,6 +88,25 @@ async def test_the_user_of_the_client_approves_a_call(mode: str) -> None:
 
     assert numbers == sorted(set(numbers)), "the progress grows, also after the pause"
     assert user.questions == ["May clerk call refund?\n  order: 3"]
+
+
+@ERAS
+async def test_the_form_shows_the_text_that_a_guardrail_asks_about(mode: str) -> None:
+    """The user approves a reply, and sees it before."""
+
+    @guardrail("output")
+    def ask(context: Any, text: str) -> NeedsApproval:
+        return NeedsApproval("Publish it?")
+
+    user, agent = person(approve=True), Agent("support", model=ScriptedProvider("The draft."), guardrails=[ask])
+
+    async with CrewExecutor(agent) as executor:
+        tools = CrewTools({"support": executor})
+
+        async with Client(tools.server(), mode=mode, elicitation_callback=user) as client:
+            assert await call(client, "Write.") == (False, "The draft.")
+
+    assert user.questions == ["Publish it?\n\nThe draft."]
 
 
 @ERAS

@@ -12,6 +12,7 @@ import pytest
 from starlette.requests import HTTPConnection
 
 from crew import Agent, CrewExecutor, ScriptedProvider, call, tool
+from crew.agents import NeedsApproval, guardrail
 from crew.errors import InvalidInput
 from crew.runs.interfaces import PRINCIPAL_KEY
 from crew.server import Principal, Token
@@ -243,6 +244,31 @@ async def test_a_consent_names_the_principal_that_gave_it() -> None:
         stream = await client.post(f"/runs/{run_id}/answers?stream=1", json=answers, headers=ANNA)
         resumed = next(one["data"] for one in parse_events(stream.text) if one["event"] == "resumed")
         assert resumed["answers"] == {pause["id"]: {"approve": {"by": "anna"}}}
+
+
+async def test_a_reply_that_waits_for_approval_is_shown_to_those_who_may_give_it() -> None:
+    """In the API and in the inspector; the events and other tokens get the question alone."""
+
+    @guardrail("output")
+    def ask(context: Context[Any], text: str) -> NeedsApproval:
+        return NeedsApproval("Publish it?")
+
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider("The draft."), guardrails=[ask]))
+    tokens = (token("anna", "run", "read"), Token.of(SECRET))
+
+    async with client_of(executor, headers={}, tokens=tokens) as client:
+        run_id = await start(client, ANNA, conversation="annas")
+
+        for headers, checked in [(ANNA, ""), (ROOT, "The draft.")]:
+            inspected = (await client.get(f"/inspect/runs/{run_id}", headers=headers)).json()["run"]
+            answers = [await client.get(path, headers=headers) for path in (f"/runs/{run_id}", "/conversations/annas")]
+
+            for pauses in (inspected["pauses"], *(answer.json()["pauses"] for answer in answers)):
+                assert [(pause["text"], pause["checked"]) for pause in pauses] == [("Publish it?", checked)]
+
+        events = await client.get(f"/runs/{run_id}/events?follow=false", headers=ROOT)
+        assert "Publish it?" in events.text
+        assert "The draft." not in events.text
 
 
 async def test_a_run_that_left_the_memory_is_not_started_again() -> None:

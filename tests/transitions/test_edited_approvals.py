@@ -249,8 +249,7 @@ async def result_of_edited_call(
         assert result.pauses[0].arguments == {"amount": 20}
         result = await executor.resume("r", {result.pauses[0].id: True})
 
-    assert isinstance(results := result.transcript[2], ToolMessage)
-    return payments, results.results[0].text
+    return payments, result.tool_results[0].text
 
 
 @pytest.mark.parametrize(

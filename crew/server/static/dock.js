@@ -80,6 +80,7 @@ function body(pause) {
   return [h('div', { class: 'who' }, h('b', null, oneLine(pause.name ?? pause.agent)), h('span', { class: 'dim' }, facts)),
     said?.text ? h('button', { class: 'said', type: 'button', title: 'Show the request', on: { click: show } }, oneLine(said.text)) : '',
     hasQuestion(pause) ? h('p', { class: 'question' }, visible(pause.text)) : '',
+    pause.checked ? h('pre', { class: 'raw' }, visible(pause.checked)) : '',
     pause.name ? argumentList(pause) : ''];
 }
 
