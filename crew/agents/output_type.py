@@ -134,4 +134,5 @@ def _type_names(kind: Any) -> Iterator[str]:
     elif origin is not None:
         yield from (name for argument in arguments if argument is not ... for name in _type_names(argument))
     else:
-        yield "None" if kind is NoneType else getattr(kind, "__name__", type(kind).__name__)
+        name = getattr(kind, "__name__", type(kind).__name__)  # foreign: a type of the user
+        yield "None" if kind is NoneType else name
