@@ -34,6 +34,7 @@ from crew.transitions.choices import choose_target, group_items, join_result, ne
 from crew.transitions.markdown import section
 from crew.transitions.plan import Plan
 from crew.transitions.prepared_agents import tool_effect
+from crew.transitions.shared_limits import share_limits, warn_of_small_share
 from crew.transitions.step import USER_ERRORS, Step
 
 
@@ -143,6 +144,7 @@ def start_branches(
     names = group.branch_names * (1 if items is None else len(items))
     keys = _branch_keys(step, names, forks, numbered=items is not None)
     limits = share_limits(step, len(keys))
+    warn_of_small_share(step, limits, names, f"the group {group.name!r}")
     children, payload = dict(step.children), step.payloads.get(group.name)
 
     for index, (key, name) in enumerate(zip(keys, names, strict=True)):
@@ -192,17 +194,6 @@ def _branch_keys(step: Step, names: Sequence[str], forks: int, *, numbered: bool
         keys.append(key)
 
     return tuple(keys)
-
-
-def share_limits(step: Step, parts: int) -> Limits:
-    """The remaining limits in equal parts; the remainder of a division is not used."""
-    limits, used = step.limits, step.counters
-    rounds = None if limits.rounds is None else max(0, limits.rounds - used.rounds) // parts
-    tokens = None if limits.tokens is None else max(0, limits.tokens - used.usage.total_tokens) // parts
-    money = None if limits.cost_usd is None else max(0.0, limits.cost_usd - (used.usage.cost or 0.0)) / parts
-    handoffs = None if limits.handoffs is None else max(0, limits.handoffs - used.handoffs)
-    # Time is not divided: branches run at the same time, and children share the clock of the root.
-    return replace(limits, rounds=rounds, tokens=tokens, cost_usd=money, handoffs=handoffs)
 
 
 def new_child(step: Step, key: str, agent: str, limits: Limits) -> RunState:

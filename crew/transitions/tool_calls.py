@@ -37,12 +37,12 @@ from crew.transitions.branches import (
     child_output,
     evaluate_group,
     new_child,
-    share_limits,
     start_branches,
 )
 from crew.transitions.checks import agent_checks, pending_checks
 from crew.transitions.choices import group_items, payload_result
 from crew.transitions.plan import Toolkit
+from crew.transitions.shared_limits import share_limits, warn_of_small_share
 from crew.transitions.step import USER_ERRORS, Step
 
 
@@ -57,7 +57,9 @@ def _start_called_agent(step: Step, open: OpenCall, agent_tool: AgentTool, sibli
         step.set_call(fast_replace(open, status="done", result=result))
         return
 
-    child = new_child(step, open.child_key, agent_tool.agent.name, share_limits(step, siblings))
+    name, limits = agent_tool.agent.name, share_limits(step, siblings)
+    warn_of_small_share(step, limits, [name] * siblings, f"agents that {step.agent!r} calls")
+    child = new_child(step, open.child_key, name, limits)
     child = fast_replace(child, history=History(goal=f"{child.run_id}:0"), transcript=Transcript(), billed_until=0)
     step.emit(BranchStarted, branch=child.run_id, tool=call.name, call_id=call.id)
     started = step.child_step(child)

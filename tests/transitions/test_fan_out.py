@@ -452,3 +452,60 @@ def test_a_killed_fan_out_continues_with_the_items_that_are_left(tmp_path: Path)
     keys = [f"r/reviewer.{n}" for n in range(1, 5)]
     assert done.stdout.strip() == f"Printed. {keys}", done.stderr
     assert (tmp_path / "asked.log").read_text().splitlines() == ["a", "b", "c", "d", "chosen after 4"]
+
+
+@tool
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def warnings_of(events: Any) -> list[str]:
+    return [event.text for event in events if event.kind == "warned"]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "text"),
+    [
+        (
+            8,
+            "each of 4 runs of the group 'reviews' gets 1 of the 7 rounds that are left, but a tool call and an answer",
+        ),
+        (8, "take 2: 'reviewer' may end at its limit. Raise Limits(rounds=8) by at least 1, or start fewer runs."),
+        (9, ""),
+        (None, ""),
+    ],
+)
+async def test_a_share_that_is_too_small_for_a_tool_call_is_reported(rounds: int | None, text: str) -> None:
+    """Every branch would end at its limit, and the run would be completed with nothing done."""
+    worker = Agent(
+        "reviewer", model=ScriptedProvider(lambda r: call("look") if r.turn == 0 else "Reviewed."), tools=[look]
+    )
+    reviews = Parallel.map("reviews", worker, items="files")
+    crew = Crew("c", entry=lister("a", "b", "c", "d", then=reviews))
+    executor = CrewExecutor(crew, limits=Limits(rounds=rounds))
+    events, result = await collect(executor.execute_stream("Go"))
+    found = [warning for warning in warnings_of(events) if "each of" in warning]
+    assert len(found) == bool(text)
+    assert all(text in warning for warning in found)
+    assert {branch.outcome for branch in result.branches} == {"limit" if text else "completed"}
+
+
+@pytest.mark.parametrize(("rounds", "is_reported"), [(5, False), (4, True)])
+async def test_an_agent_without_tools_needs_one_round(rounds: int, is_reported: bool) -> None:
+    """One round is enough for an answer."""
+    reviews = Parallel.map("reviews", reviewer(), items="files")
+    crew = Crew("c", entry=lister("a", "b", "c", "d", then=reviews))
+    events, _ = await collect(CrewExecutor(crew, limits=Limits(rounds=rounds)).execute_stream("Go"))
+    assert any("an answer takes 1: 'reviewer' may end" in text for text in warnings_of(events)) is is_reported
+
+
+async def test_a_small_share_of_agents_called_as_tools_is_reported_once() -> None:
+    """They share the limits as branches do."""
+    worker = Agent("worker", model=ScriptedProvider(lambda r: "Done."), tools=[look])
+    calls = [call("ask_worker", request="x")] * 3
+    boss = Agent("boss", model=ScriptedProvider(calls, "Done."), tools=[worker.as_tool()])
+    events, _ = await collect(CrewExecutor(boss, limits=Limits(rounds=5)).execute_stream("Go"))
+    found = [text for text in warnings_of(events) if "each of" in text]
+    assert len(found) == 1
+    assert "each of 3 runs of agents that 'boss' calls gets 1 of the 4 rounds" in found[0]
