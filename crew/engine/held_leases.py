@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from crew.engine.concurrency import carried_result, carry_errors, wait_until_done
-from crew.engine.processes import is_gone, this_holder
 from crew.errors import RunActive, describe
 from crew.runs.interfaces import RunStore
 from crew.runs.leases import Lease, LeaseHolder, LeasingStore, RunLeases
+from crew.runs.processes import is_gone, this_holder
 
 log = logging.getLogger("crew")
 

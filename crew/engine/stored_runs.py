@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from crew.engine.active_runs import ActiveRuns
-from crew.engine.processes import is_gone
 from crew.errors import CrewError, InvalidInput, RunActive, RunConflict, RunExists, UnknownRun, Violation, abbreviate
 from crew.messages import Message, UserMessage
 from crew.runs.events import RunStarted
 from crew.runs.interfaces import RunReader, RunStore, StoredRun
 from crew.runs.leases import LeasingStore
+from crew.runs.processes import is_gone
 from crew.runs.result import RunResult
 from crew.runs.state import RunState, run_status
 from crew.secrets.scrubbing import Scrubber, scrub_value

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from crew import Agent, Crew, CrewExecutor, Parallel, RunError, RunResult, ScriptedProvider, call, tool
-from crew.engine.processes import is_gone, this_holder
 from crew.errors import DefinitionError, InvalidInput, RunActive, RunExists, StoreError, UnknownRun
 from crew.runs.leases import Lease
+from crew.runs.processes import is_gone, this_holder
 from crew.store import MemoryStore, SQLiteStore
 from crew.store.sqlite_leases import SQLiteLeases
 from crew.tools import Tool
