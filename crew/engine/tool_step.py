@@ -28,7 +28,7 @@ from crew.tools.context import Context
 from crew.tools.questions import AwaitingAnswer, Question, Questions
 from crew.tools.schema import InvalidArguments
 from crew.tools.tool import Tool, text_pieces
-from crew.tools.tool_exceptions import EffectUnknown, StopRun, ToolRetry
+from crew.tools.tool_exceptions import EffectUnknown, StopRun, ToolRetry, raised_on_purpose
 from crew.transitions.payloads import received_payload
 
 BATCH_SECONDS = 60.0
@@ -215,8 +215,9 @@ async def _attempt(run: ActiveRun, state: RunState, prepared: PreparedCall, seco
         if _is_stopped(error, task):
             raise
 
-        text = f"{name} failed: {describe(error)}"
-        is_unknown = isinstance(error, EffectUnknown) and tool.effect == "write"
+        raised = raised_on_purpose(error)
+        text = f"{name} failed: {describe(error if raised is None else raised)}"
+        is_unknown = isinstance(raised, EffectUnknown) and tool.effect == "write"
         return Attempt(f"{text} {UNKNOWN_EFFECT}", "unknown") if is_unknown else Attempt(text)
 
 
@@ -353,7 +354,12 @@ async def _invoke(
             lambda: tool.function(**arguments), name=f"crew-{call.name}", on_abandoned=abandon
         )
         return await value if inspect.isawaitable(value) else value
-    except (ToolRetry, StopRun) as raised:
-        return raised
+    except Exception as error:  # the tool boundary: what is raised on purpose may be within a group of errors
+        raised = raised_on_purpose(error)
+
+        if isinstance(raised, ToolRetry | StopRun):
+            return raised
+
+        raise
     finally:
         is_running = False

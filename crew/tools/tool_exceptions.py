@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 
 class ToolRetry(Exception):
     """The model receives exactly these words as the result, and may call the tool again with other arguments."""
@@ -33,6 +35,29 @@ class EffectUnknown(Exception):
 
     A call of a tool with `effect="write"` is in doubt then, and is not repeated. For other tools it is an error.
     """
+
+
+def raised_on_purpose(error: BaseException) -> StopRun | EffectUnknown | ToolRetry | None:
+    """The error if it is one of these, or one within a group of errors, as a `TaskGroup` raises it.
+
+    Of several, the one that ends the run counts, then a write in doubt, which no retry may hide.
+    """
+    for kind in (StopRun, EffectUnknown, ToolRetry):
+        if (found := _find(error, kind)) is not None:
+            return found
+
+    return None
+
+
+Raised = TypeVar("Raised", StopRun, EffectUnknown, ToolRetry)
+
+
+def _find(error: BaseException, kind: type[Raised]) -> Raised | None:
+    if isinstance(error, kind):
+        return error
+
+    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return next((found for one in inner if (found := _find(one, kind)) is not None), None)
 
 
 def _checked(text: object, problem: str) -> str:

@@ -11,6 +11,8 @@ import pytest
 from crew import Agent, Crew, CrewExecutor, Parallel, StopRun, ToolRetry, call, tool
 from crew.messages import ToolMessage, ToolResult
 from crew.runs.events import RunStopped, ToolReturned
+from crew.runs.state import UNKNOWN_EFFECT
+from crew.tools import EffectUnknown
 from tests.support.clocks import run_in_virtual_time
 from tests.support.providers import CheckedModels
 from tests.support.runs import collect, events_of_type, finish
@@ -208,3 +210,47 @@ def test_stop_after_an_approval(models: CheckedModels, store: CheckedStore) -> N
     result = run_in_virtual_time(finish(executor, paused))
     assert (result.stop_reason, result.pauses) == ("stopped", ())
     assert [r.outcome for r in results(result.transcript)] == ["ok", "error"]
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["group", "group within a group"])
+@pytest.mark.parametrize(
+    ("errors", "stop", "result"),
+    [
+        ([StopRun("Closed.")], "stopped", None),
+        ([ToolRetry("Write it in full.")], "completed", ("Write it in full.", "retry")),
+        ([ValueError("bad"), ToolRetry("No."), StopRun("Closed.")], "stopped", None),
+        ([EffectUnknown("lost")], "completed", (f"work failed: EffectUnknown: lost {UNKNOWN_EFFECT}", "unknown")),
+        (
+            [ToolRetry("Again."), EffectUnknown("lost")],
+            "completed",
+            (f"work failed: EffectUnknown: lost {UNKNOWN_EFFECT}", "unknown"),
+        ),
+    ],
+    ids=["stop", "retry", "stop wins", "unknown", "unknown wins"],
+)
+async def test_what_a_task_group_raises_on_purpose_counts(
+    errors: list[Exception], stop: str, result: Any, nested: bool, models: CheckedModels
+) -> None:
+    """A tool may raise it in a task of its own; a run that is to end comes first, then a write in doubt."""
+
+    async def fail(error: Exception) -> None:
+        raise error
+
+    async def together() -> None:
+        async with asyncio.TaskGroup() as group:
+            for error in errors:
+                group.create_task(fail(error))
+
+    @tool(effect="write")
+    async def work() -> str:
+        """Work."""
+        async with asyncio.TaskGroup() as group:
+            for inner in [together()] if nested else map(fail, errors):
+                group.create_task(inner)
+
+        return "done"
+
+    agent = Agent("a", model=models.scripted(call("work"), "Done."), tools=[work])
+    found = await CrewExecutor(agent).execute("Go.")
+    assert (found.stop_reason, found.stop_text) == (stop, "Closed." if stop == "stopped" else "")
+    assert result is None or [(r.text, r.outcome) for r in results(found.transcript)] == [result]
