@@ -39,7 +39,7 @@ class GatewayError(ServiceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotePause:
-    """A pause of a run that waits for an answer."""
+    """A pause of a run that waits for an answer; `checked` is the text that a guardrail asks about."""
 
     id: str
     reason: str
@@ -48,6 +48,7 @@ class RemotePause:
     text: str
     call: dict[str, Any] | None = None
     arguments: dict[str, Any] | None = None
+    checked: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
