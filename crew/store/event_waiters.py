@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 POLL_SECONDS = 0.2
-"""How often a wait looks into a store that other processes write to without a notification."""
+"""How often the waits of an event loop look into a store that other processes write to without a notification."""
 
 Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 
@@ -19,6 +19,8 @@ class EventWaiters:
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _waiting: dict[str, list[Waiter]] = field(default_factory=dict)
+    _pollers: dict[asyncio.AbstractEventLoop, asyncio.Event] = field(default_factory=dict)
+    """The wait of each event loop that polls for all of them."""
 
     def notify(self, run_id: str) -> None:
         """Wake the waits for this run."""
@@ -42,10 +44,15 @@ class EventWaiters:
         run_id: str,
         is_stored: Callable[[], Awaitable[bool]],
         timeout: float | None,
-        poll_seconds: float | None = None,
+        recheck_seconds: float | None = None,
+        poll: Callable[[], Awaitable[None]] | None = None,
     ) -> bool:
-        """Wait until `is_stored` is true, or False after `timeout`; looks again after `poll_seconds` without a wake."""
-        waiter = (asyncio.get_running_loop(), asyncio.Event())
+        """Wait until `is_stored` is true, or False after `timeout`.
+
+        It is asked again after a wake, and after `recheck_seconds` without one. One wait of each event loop calls
+        `poll` every 0.2 s, which wakes all waits if the store has changed.
+        """
+        loop, stored = waiter = (asyncio.get_running_loop(), asyncio.Event())
 
         with self._lock:
             self._waiting.setdefault(run_id, []).append(waiter)
@@ -53,8 +60,15 @@ class EventWaiters:
         try:
             async with asyncio.timeout(timeout) as deadline:
                 while not await is_stored():
-                    await wait_at_most(waiter[1], poll_seconds)
-                    waiter[1].clear()
+                    if poll is None:
+                        await wait_at_most(stored, recheck_seconds)
+                    elif self._pollers.setdefault(loop, stored) is stored:
+                        await poll()  # before the wait: a wait with a short timeout polls too
+                        await wait_at_most(stored, POLL_SECONDS)
+                    else:
+                        await stored.wait()
+
+                    stored.clear()
 
             return True
         except TimeoutError:
@@ -63,11 +77,27 @@ class EventWaiters:
 
             return False
         finally:
-            with self._lock:
-                self._waiting[run_id].remove(waiter)
+            self._remove(run_id, waiter, polls=poll is not None)
 
-                if not self._waiting[run_id]:
-                    del self._waiting[run_id]
+    def _remove(self, run_id: str, waiter: Waiter, *, polls: bool) -> None:
+        """End a wait. If it polled for its event loop, or if no wait does, another one is woken to poll."""
+        loop, stored = waiter
+
+        with self._lock:
+            self._waiting[run_id].remove(waiter)
+
+            if not self._waiting[run_id]:
+                del self._waiting[run_id]
+
+            if not polls or self._pollers.get(loop, stored) is not stored:
+                return
+
+            self._pollers.pop(loop, None)
+            newest_first = (one for waiters in reversed(self._waiting.values()) for one in reversed(waiters))
+            next_poller = next((one for one in newest_first if one[0] is loop), None)
+
+        if next_poller is not None:
+            _wake([next_poller])
 
 
 def _wake(waiting: Iterable[Waiter]) -> None:

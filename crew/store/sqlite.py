@@ -23,7 +23,7 @@ from crew.runs.leases import Lease
 from crew.runs.state import Finished, RunState, run_status
 from crew.store.checksums import row_checksum
 from crew.store.codec import encode_messages
-from crew.store.event_waiters import POLL_SECONDS, EventWaiters
+from crew.store.event_waiters import EventWaiters
 from crew.store.rows import EventRow, NewRows, Written, WrittenRuns, check_page, event_rows, metadata_rows, new_rows
 from crew.store.sqlite_effects import SQLiteEffects
 from crew.store.sqlite_file import FileIdentity, closing_on_error, file_problem, transaction
@@ -56,6 +56,7 @@ class SQLiteStore:
     ) -> None:
         self._lock, self._path = threading.Lock(), str(path)
         self._written, self._waiters = WrittenRuns(), EventWaiters()
+        self._data_version = 0
 
         try:
             with closing_on_error(open_prepared(path, read_only=read_only)) as self._file:
@@ -100,7 +101,18 @@ class SQLiteStore:
         async def is_stored() -> bool:
             return await self._read(lambda: self._reader.has_events(run_id, after), run_id)
 
-        return await self._waiters.wait(run_id, is_stored, timeout, POLL_SECONDS)
+        return await self._waiters.wait(run_id, is_stored, timeout, poll=lambda: self._read(self._poll, run_id))
+
+    def _poll(self) -> None:
+        """Wake all waits if another connection has written to the file since the last call.
+
+        In the thread of the call: a wait that is cancelled here must not hide the change from the others.
+        """
+        [version] = self._file.execute("PRAGMA data_version").fetchone()
+
+        if version != self._data_version:
+            self._data_version = version
+            self._waiters.notify_all()
 
     async def load(self, run_id: str) -> StoredRun:
         """The newest state, with its whole transcript."""
