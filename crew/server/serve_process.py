@@ -15,14 +15,18 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from crew.server.hub import RunHub
 
 HEAD_SECONDS = 10.0
-"""The time in which the first line and the headers of a request must arrive."""
+"""The time for the first line and the headers of a request, and for the rest of a body that is already answered."""
 
 SHUTDOWN_SECONDS = 3
 MAX_HEAD_BYTES = 32_768
 
 
 class TimedProtocol(H11Protocol):
-    """HTTP/1.1 whose clients must send the head of each request in time: uvicorn alone would wait for ever."""
+    """HTTP/1.1 whose clients must send the head of each request in time: uvicorn alone would wait for ever.
+
+    A request that was answered before its body is complete, such as one without a token, has the same time for the
+    rest. Until then the connection stays open: closing it at once could discard the answer before the client reads it.
+    """
 
     _head_timer: asyncio.TimerHandle | None = None
 
@@ -33,6 +37,9 @@ class TimedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Receive a part of a request."""
         super().data_received(data)
+
+        if self._is_answered_early:
+            return  # a part of the rest of the body, which is not used
 
         if self.conn.their_state is not h11.IDLE:
             self._stop_timer()  # the head is complete
@@ -49,6 +56,13 @@ class TimedProtocol(H11Protocol):
         self._stop_timer()
         super().on_response_complete()
 
+        if self._is_answered_early:
+            self._await_head()
+
+    @property
+    def _is_answered_early(self) -> bool:
+        return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
+
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_SECONDS, self._close_slow_client)
 
@@ -60,9 +74,13 @@ class TimedProtocol(H11Protocol):
     def _close_slow_client(self) -> None:
         self._head_timer = None
 
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+
+        if not self._is_answered_early:
             self.transport.write(b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
-            self.transport.close()
+
+        self.transport.close()
 
 
 class CrewServer(uvicorn.Server):
