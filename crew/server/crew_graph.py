@@ -27,29 +27,31 @@ def crew_routes(context: ServerContext) -> Sequence[BaseRoute]:
 
     async def read_crews(request: Request, principal: Principal) -> Response:
         """The crews of the service: agents, groups and the transitions between them, as lists and in Mermaid."""
-        return json_response(CrewList(crews=[crew_answer(executor) for executor in context.executors.values()]))
+        shown = [crew_answer(executor, principal) for executor in context.executors.values()]
+        return json_response(CrewList(crews=shown))
 
     return [route(context, "/crew", read_crews, answer=CrewList)]
 
 
-def crew_answer(executor: CrewExecutor) -> CrewAnswer:
-    """The graph of one crew."""
+def crew_answer(executor: CrewExecutor, principal: Principal) -> CrewAnswer:
+    """The graph of one crew. Only a principal with the scope `all` sees a purpose that is a line of instructions."""
     crew = executor.plan.crew
     return CrewAnswer(
         name=crew.name,
         entry=crew.entry_name,
         max_messages_per_request=executor.plan.budget.limit,
-        nodes=[*_nodes(crew)],
+        nodes=[*_nodes(crew, shows_instructions=principal.may("all"))],
         edges=[*_edges(crew)],
         mermaid="\n".join(mermaid(crew)),
     )
 
 
-def _nodes(crew: Crew) -> Iterator[NodeAnswer]:
+def _nodes(crew: Crew, *, shows_instructions: bool) -> Iterator[NodeAnswer]:
     for agent in crew.agents_by_name.values():
         model = agent.model if isinstance(agent.model, str) else f"{agent.model.name}:{agent.model.model}"
         tools = [tool.name for tool in agent.tools if isinstance(tool, Tool | AgentTool)]
-        yield NodeAnswer(name=agent.name, kind="agent", purpose=agent.purpose, model=model, tools=tools)
+        purpose = agent.purpose if shows_instructions else agent.description
+        yield NodeAnswer(name=agent.name, kind="agent", purpose=purpose, model=model, tools=tools)
 
     for group in crew.groups:
         yield NodeAnswer(name=group.name, kind="group")
