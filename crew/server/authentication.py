@@ -8,6 +8,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crew.server.access import Principal
+from crew.server.error_answers import answer_error
 from crew.server.server_context import ServerContext
 from crew.server.sign_in import COOKIE, SIGN_IN_PATH, TOKEN_REQUIRED, exchange_link, refusal
 
@@ -19,6 +20,8 @@ class Authentication:
 
     def __init__(self, app: ASGIApp, context: ServerContext) -> None:
         self._app, self._context = app, context
+        # Without tokens there are no links: `token` in a query has no meaning.
+        self._needs_token = not context.settings.insecure_no_token and context.settings.authenticate is None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -34,11 +37,15 @@ class Authentication:
 
         is_page = scope["method"] == "GET" and "authorization" not in connection.headers
 
-        if is_page and (link := connection.query_params.get("token")):
+        if is_page and self._needs_token and (link := connection.query_params.get("token")):
             await exchange_link(self._context, connection, link)(scope, receive, send)
             return
 
-        principal = await self._principal(connection)
+        try:
+            principal = await self._principal(connection)
+        except Exception as error:  # the boundary to the function `authenticate`: an answer without a stack trace
+            await answer_error(self._context, error)(scope, receive, send)
+            return
 
         if principal is None:
             await refusal(self._context, connection, self._problem(connection))(scope, receive, send)

@@ -25,11 +25,13 @@ SECURITY_HEADERS = {
 }
 """The headers of an answer that does not set them itself."""
 
-CORS_HEADERS = {
+PREFLIGHT_HEADERS = {
     "Access-Control-Allow-Methods": "GET, POST, DELETE",
     "Access-Control-Allow-Headers": "authorization, content-type, idempotency-key, last-event-id, x-crew-conversation",
     "Access-Control-Max-Age": "600",
 }
+EXPOSED_HEADERS = "X-Crew-Run, Location, Retry-After"
+"""The headers of an answer that a page on a listed origin can read, beside those that browsers always show."""
 
 
 class RequestGuard:
@@ -62,7 +64,7 @@ class RequestGuard:
         refusal = self._refusal(scope["method"], headers, is_listed=is_listed)
 
         if refusal is None and is_listed and scope["method"] == "OPTIONS":
-            refusal = Response(status_code=204, headers=CORS_HEADERS)
+            refusal = Response(status_code=204, headers=_preflight_headers(headers))
 
         await (refusal or self._app)(scope, receive, send_with_headers)
 
@@ -92,6 +94,12 @@ class RequestGuard:
         return None
 
 
+def _preflight_headers(headers: Headers) -> dict[str, str]:
+    """Allow the headers that the page asks for: a listed origin is trusted, and client libraries add their own."""
+    asked = headers.get("access-control-request-headers")
+    return PREFLIGHT_HEADERS | ({} if asked is None else {"Access-Control-Allow-Headers": asked})
+
+
 def _foreign_host(hosts: Sequence[str]) -> str:
     if len(hosts) != 1:
         return f"A request must have one header Host, not {len(hosts)}."
@@ -106,6 +114,7 @@ def _add_headers(headers: MutableHeaders, origin: str) -> None:
 
     if origin:
         headers["Access-Control-Allow-Origin"] = origin
+        headers["Access-Control-Expose-Headers"] = EXPOSED_HEADERS
         headers.add_vary_header("Origin")
     else:
         headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")

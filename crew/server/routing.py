@@ -84,10 +84,17 @@ def page_route(context: ServerContext, path: str, endpoint: Endpoint) -> Route:
 
 def checked(context: ServerContext, endpoint: Endpoint, scope: Scope) -> Callable[[Request], Awaitable[Response]]:
     """The endpoint behind the check of the scope."""
+    return public(context, lambda request: endpoint(request, authorize(request, scope)))
+
+
+def public(
+    context: ServerContext, endpoint: Callable[[Request], Awaitable[Response]]
+) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint that needs no principal; its errors become JSON answers."""
 
     async def answer(request: Request) -> Response:
         try:
-            return await endpoint(request, authorize(request, scope))
+            return await endpoint(request)
         except Exception as error:  # the boundary to HTTP: every error becomes an answer without a stack trace
             return answer_error(context, error)
 

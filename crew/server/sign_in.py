@@ -6,19 +6,26 @@ import hashlib
 import re
 import secrets
 from base64 import b64encode
+from dataclasses import replace
 from html import escape
 from urllib.parse import parse_qs, parse_qsl, quote, urlencode
 
+from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
-from crew.server.http_errors import error_response
+from crew.server.body_limits import BodyLimits
+from crew.server.http_errors import HTTPError, error_response
+from crew.server.routing import public
 from crew.server.server_context import ServerContext
 
 COOKIE = "crew_session"
 SIGN_IN_PATH = "/sign-in"
+MAX_FORM_BYTES, MAX_FORM_FIELDS = 16_384, 10
+"""Anyone may send the form: reading it must cost little."""
+
 TOKEN_REQUIRED = "A bearer token is required: Authorization: Bearer TOKEN."
 
 _PATH = re.compile(r"/(?![/\\])[\x21-\x7e]*")
@@ -49,7 +56,11 @@ def sign_in_route(context: ServerContext) -> BaseRoute:
     """The route that the form posts to."""
 
     async def sign_in(request: Request) -> Response:
-        fields = parse_qs((await request.body()).decode("utf-8", "replace"))
+        try:
+            fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=MAX_FORM_FIELDS)
+        except ValueError:
+            raise HTTPError(400, "invalid_input", "The form has too many fields: send token and path.") from None
+
         secret, path = fields.get("token", [""])[0].strip(), fields.get("path", [""])[0]
         session = secrets.token_urlsafe(32)
 
@@ -59,7 +70,9 @@ def sign_in_route(context: ServerContext) -> BaseRoute:
         is_here = _PATH.fullmatch(path) is not None
         return _signed_in(request.scope, session, path if is_here else f"{request.scope.get('root_path', '')}/")
 
-    return Route(SIGN_IN_PATH, sign_in, methods=["POST"])
+    limits = replace(context.settings, max_body_bytes=min(MAX_FORM_BYTES, context.settings.max_body_bytes))
+    middleware = [Middleware(BodyLimits, settings=limits)]
+    return Route(SIGN_IN_PATH, public(context, sign_in), methods=["POST"], middleware=middleware)
 
 
 def exchange_link(context: ServerContext, connection: HTTPConnection, link: str) -> Response:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
 import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from crew import Agent, CrewExecutor, ScriptedProvider
+from crew import Agent, Crew, CrewExecutor, ScriptedProvider
 from crew.errors import DefinitionError
 from crew.server import Principal, ServerSettings, Token, app
 from crew.server.authentication import COOKIE
@@ -81,8 +85,25 @@ async def test_hosts_and_origins_can_be_allowed() -> None:
         assert "Origin" in answer.headers["vary"]
         preflight = await client.options("/runs", headers=headers | {"Access-Control-Request-Method": "POST"})
         assert (preflight.status_code, preflight.headers["access-control-allow-origin"]) == (204, origin)
+        assert "last-event-id" in preflight.headers["access-control-allow-headers"]
         own = await client.get("/runs", headers={"Origin": "http://localhost"})
         assert (own.status_code, "access-control-allow-origin" in own.headers) == (200, False)
+
+
+async def test_a_front_end_on_a_listed_origin_sends_its_headers_and_reads_those_of_the_service() -> None:
+    """Client libraries add headers of their own; a page needs the id of a run, its address, and when to try again."""
+    origin, asked = {"Origin": "https://chat.example"}, "authorization,content-type,x-stainless-os"
+    ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": asked}
+
+    async with client_of(greeter(), allow_origins=(origin["Origin"],)) as client:
+        preflight = await client.options("/v1/chat/completions", headers=origin | ask)
+        assert (preflight.status_code, preflight.headers["access-control-allow-headers"]) == (204, asked)
+        body = {"model": "greeter", "messages": [{"role": "user", "content": "Hi"}]}
+        answer = await client.post("/v1/chat/completions", json=body, headers=origin)
+        shown = answer.headers["access-control-expose-headers"].split(", ")
+        assert shown == ["X-Crew-Run", "Location", "Retry-After"]
+        foreign = await client.options("/runs", headers=ask | {"Origin": "https://attacker.example"})
+        assert (foreign.status_code, "access-control-allow-headers" in foreign.headers) == (403, False)
 
 
 async def test_answers_have_security_headers() -> None:
@@ -160,6 +181,53 @@ async def test_signing_in_opens_only_paths_of_this_service(path: str) -> None:
         assert (foreign.status_code, "set-cookie" in foreign.headers) == (403, False)
 
 
+async def chunks(text: bytes, count: int) -> AsyncIterator[bytes]:
+    """A body of unknown length."""
+    for _ in range(count):
+        yield text
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "type"),
+    [
+        (b"a=1&" * 10_000, 413, "body_too_large"),
+        (chunks(b"a=1&" * 100, 15_000), 413, "body_too_large"),
+        (b"a=1&" * 100, 400, "invalid_input"),
+        (b"\xff\xfe%zz", 401, "unauthenticated"),
+    ],
+)
+async def test_anyone_may_send_the_form_so_it_is_small(content: Any, status: int, type: str) -> None:
+    """Larger forms are refused before they are parsed, which would stop the whole service for seconds."""
+    async with client_of(greeter(), headers={}) as client:
+        answer = await client.post("/sign-in", content=content, headers=OWN)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (status, type)
+
+
+async def test_a_form_that_is_too_slow_is_refused() -> None:
+    """As other bodies are."""
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b"token="
+        await asyncio.Event().wait()
+
+    async with client_of(greeter(), headers={}, body_seconds=0.05) as client:
+        answer = await client.post("/sign-in", content=never(), headers=OWN)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (408, "body_timeout")
+
+
+async def test_only_a_principal_that_sees_all_reads_instructions_in_the_graph() -> None:
+    """An agent without a description has the first line of its instructions as its purpose."""
+    secret = Agent("secret", instructions="The discount limit is 37 percent.", model=ScriptedProvider(), routes=[])
+    plain = Agent("plain", instructions="Hidden.", description="Greets people.", model=ScriptedProvider(), then=secret)
+    executor = CrewExecutor(Crew("shop", agents=[plain, secret]))
+
+    async with client_of(executor, headers={}, tokens=(token("reader", "read"), Token.of(SECRET))) as client:
+        shown = await client.get("/crew", headers=bearer(secret_of("reader")))
+        assert "37 percent" not in shown.text
+        assert [node["purpose"] for node in shown.json()["crews"][0]["nodes"]] == ["Greets people.", ""]
+        assert "37 percent" in (await client.get("/crew", headers=bearer())).text
+
+
 async def test_a_token_needs_the_scope_of_the_route() -> None:
     """run, read and approve are separate rights."""
     tokens = tuple(token(name, name) for name in ("run", "read", "approve"))
@@ -185,6 +253,28 @@ async def test_a_function_can_find_the_principal() -> None:
         assert (await client.get("/runs")).status_code == 401
         assert (await client.get("/runs", headers={"X-User": "anna"})).status_code == 200
         assert (await client.post("/runs", headers={"X-User": "anna"}, json={"input": "Hi"})).status_code == 403
+
+
+async def test_a_function_that_raises_is_an_answer_without_its_text() -> None:
+    """The error of `authenticate` may hold a secret; the answer has the security headers."""
+
+    def authenticate(connection: object) -> Principal | None:
+        raise ValueError("the password is hunter22")
+
+    async with client_of(greeter(), headers={}, tokens=(), authenticate=authenticate) as client:
+        answer = await client.get("/runs")
+        assert (answer.status_code, answer.json()["error"]["type"]) == (500, "internal_error")
+        assert "hunter22" not in answer.text
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"insecure_no_token": True}, {"authenticate": lambda connection: Principal(name="anna")}]
+)
+async def test_a_link_of_another_start_opens_a_page_that_needs_no_token(settings: dict[str, Any]) -> None:
+    """Bookmarks keep the token of a link; a service without tokens ignores it."""
+    async with client_of(greeter(), headers={}, tokens=(), **settings) as client:
+        assert (await client.get("/?token=stale", headers=PAGE)).status_code == 200
 
 
 async def test_the_application_can_be_mounted_under_a_prefix() -> None:
