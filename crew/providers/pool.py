@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from crew import providers
@@ -10,6 +10,7 @@ from crew.errors import DefinitionError, suggest
 from crew.interfaces import AsyncClosable, ChecksSettings, ModelSettings, Provider, RemoteProvider, RetryPolicy
 from crew.providers.rate_limits import Limited, ModelLimiter, RateLimit, RateLimiter
 from crew.providers.retrying import Retrying
+from crew.settings import warn_about
 
 PROVIDER_FACTORIES: dict[str, Callable[[str], Provider]] = {
     "anthropic": lambda model: providers.Anthropic(model=model),
@@ -92,13 +93,38 @@ class ProviderPool:
 
 
 def limiter_for(limits: Mapping[str, RateLimit] | RateLimiter | None, models: Iterable[object]) -> RateLimiter | None:
-    """The limiter of an executor with these models. Raises `DefinitionError` for a limit that applies to none."""
+    """The limiter of an executor with these models. Raises `DefinitionError` for a limit of an unknown provider.
+
+    A limit that applies to none of the models causes a warning: a run may use another model. Other executors may use
+    the further limits of a limiter that they share.
+    """
     if limits is None:
         return None
 
     limiter = limits if isinstance(limits, RateLimiter) else RateLimiter(limits)
-    limiter.check_providers([*PROVIDER_FACTORIES, *(model.name for model in models if isinstance(model, Provider))])
+    used = [*_known_providers(models)]
+    limiter.check_providers([*PROVIDER_FACTORIES, *(provider.name for provider in used)])
+    applied = {name for provider in used for name in limiter.names_for(provider)}
+
+    if limiter is limits and applied:
+        return limiter
+
+    names = {f"{provider.name}:{provider.model}" for provider in used}
+
+    for name in limiter.names:
+        if name not in applied:
+            text = f"rate_limits[{name!r}] applies to no model of this crew, only to a model that a run names."
+            warn_about(f"{text} {suggest(name, names)}", "rate_limits", name)
+
     return limiter
+
+
+def _known_providers(models: Iterable[object]) -> Iterator[Provider]:
+    for model in models:
+        if isinstance(model, str) and not model_name_problem(model):
+            yield _create(model)
+        elif isinstance(model, Provider):
+            yield model
 
 
 def model_name_problem(model: str) -> str:

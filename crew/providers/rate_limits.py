@@ -23,6 +23,8 @@ WINDOW_SECONDS = 61.0
 REPORTED_SECONDS = 1.0
 """A wait that lasts longer is reported."""
 FIRST_OUTPUT_TOKENS = 500
+_ACCOUNTS = {"openai-responses": "openai"}
+"""Providers whose requests count in the limits of another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +136,9 @@ class _Waiter:
 class RateLimiter:
     """Limits by the name of a provider (`openai`) or of a model (`openai:gpt-5`), for all runs that share it.
 
-    A request waits until it fits in every limit that applies to it, those of the oldest run first. Pass one limiter to
-    several executors that use the same account. `clock` must measure the time in which the event loop waits.
+    Limits of `openai` apply to `openai-responses` too: both are APIs of the same account. A request waits until it fits
+    in every limit that applies to it, those of the oldest run first. Pass one limiter to several executors that use the
+    same account. `clock` must measure the time in which the event loop waits.
     """
 
     def __init__(
@@ -154,6 +157,11 @@ class RateLimiter:
         self._queues: dict[Names, list[_Waiter]] = {}
         self._arrivals = itertools.count()
 
+    @property
+    def names(self) -> Names:
+        """The names that have a limit."""
+        return tuple(self._windows)
+
     def check_providers(self, known: Iterable[str]) -> None:
         """Raise `DefinitionError` for a name whose provider is unknown."""
         known = {*known}
@@ -166,7 +174,8 @@ class RateLimiter:
 
     def names_for(self, provider: Provider) -> Names:
         """The limits that apply to requests of this provider, the most specific one last."""
-        names = (provider.name, f"{provider.name}:{provider.model}", provider.model)
+        kinds = (_ACCOUNTS.get(provider.name, provider.name), provider.name)
+        names = (*kinds, *(f"{kind}:{provider.model}" for kind in kinds), provider.model)
         return tuple(dict.fromkeys(name for name in names if name in self._windows))
 
     async def admit(
@@ -343,7 +352,7 @@ def _limit_problems(limits: object) -> Iterable[str]:
         return
 
     for name, limit in limits.items():
-        if not isinstance(name, str) or not name.partition(":")[0]:
+        if not isinstance(name, str) or not all(part.strip() for part in name.split(":", 1)):
             yield f"the name {abbreviate(name)} must be that of a provider or a model, such as 'openai:gpt-5'"
 
         if not isinstance(limit, RateLimit):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from crew import Agent, CrewExecutor, ScriptedProvider
 from crew.config import load
 from crew.config.build import executor_options
 from crew.errors import ConfigError, DefinitionError, Unavailable
+from crew.history import Summarize
 from crew.interfaces import ModelReply, ModelRequest, OnDelta, RetryPolicy
 from crew.messages import Usage
-from crew.providers import OpenAIChat, RateLimit, RateLimiter
+from crew.providers import OpenAIChat, OpenAIResponses, RateLimit, RateLimiter
 from crew.runs.events import RequestDelayed, Retried
 from tests.support.clocks import run_in_virtual_time
 from tests.support.remote_providers import KEY
@@ -277,6 +279,9 @@ def test_limits_in_a_configuration_file(tmp_path: Path) -> None:
     ("limits", "text"),
     [
         ({"opnai": RateLimit(requests_per_minute=5)}, "unknown provider 'opnai'"),
+        ({"openai:": RateLimit(requests_per_minute=5)}, "the name 'openai:' must be that of a provider or a model"),
+        ({":gpt-5": RateLimit(requests_per_minute=5)}, "the name ':gpt-5' must be that of a provider or a model"),
+        ({"": RateLimit(requests_per_minute=5)}, "the name '' must be"),
         ({"openai": 5}, "must have a RateLimit"),
         ({}, "must be a mapping"),
         ("openai", "must be a mapping"),
@@ -288,6 +293,55 @@ def test_limits_that_cannot_apply_are_refused(limits: Any, text: str) -> None:
         CrewExecutor(Agent("a", model=ScriptedProvider("Hi.")), rate_limits=limits)
 
     assert text in str(caught.value)
+
+
+LIMIT = RateLimit(requests_per_minute=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("openai:gtp-5", "Did you mean 'openai:gpt-5'"),
+        ("openai-responses", "Did you mean"),
+        ("scripted", "Available: anthropic:claude-opus-4-8, openai:gpt-5, openai:gpt-5-mini."),
+    ],
+)
+def test_a_limit_that_applies_to_no_model_of_the_crew_causes_a_warning(name: str, hint: str) -> None:
+    """Not an error: `execute(model=…)` may name such a model."""
+    summaries = Summarize(summarizer="openai:gpt-5-mini")
+    agent = Agent("a", model="openai:gpt-5", backup="anthropic:claude-opus-4-8")
+    known = {"openai": LIMIT, "openai:gpt-5": LIMIT, "anthropic": LIMIT, "openai:gpt-5-mini": LIMIT}
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        CrewExecutor(agent, history=summaries, rate_limits={**known, name: LIMIT})
+
+    (warning,) = caught
+    assert str(warning.message).startswith(
+        f"rate_limits[{name!r}] applies to no model of this crew, only to a model that"
+    )
+    assert hint in str(warning.message)
+    assert warning.filename == __file__
+
+
+def test_executors_share_a_limiter_with_the_limits_of_all_their_models() -> None:
+    """A limiter that applies to none of the models causes a warning."""
+    shared = RateLimiter({"openai": LIMIT, "anthropic": LIMIT, "scripted": LIMIT})
+    CrewExecutor(Agent("a", model="openai:gpt-5"), rate_limits=shared)
+    CrewExecutor(Agent("a", model="anthropic:claude-opus-4-8"), rate_limits=shared)
+
+    with pytest.warns(UserWarning, match=r"rate_limits\['openai:gpt-5'\] applies to no model of this crew"):
+        CrewExecutor(Agent("a", model="openai:gpt-5-mini"), rate_limits=RateLimiter({"openai:gpt-5": LIMIT}))
+
+
+def test_limits_of_openai_apply_to_both_of_its_apis() -> None:
+    """An account has one limit for Chat Completions and Responses."""
+    names = "openai", "openai:gpt-5", "openai-responses", "openai-responses:gpt-5"
+    limiter = RateLimiter(dict.fromkeys(names, LIMIT))
+    assert limiter.names_for(OpenAIChat("gpt-5", api_key=KEY)) == ("openai", "openai:gpt-5")
+    responses = ("openai", "openai-responses", "openai:gpt-5", "openai-responses:gpt-5")
+    assert limiter.names_for(OpenAIResponses("gpt-5", api_key=KEY)) == responses
+    CrewExecutor(Agent("a", model="openai-responses:gpt-5"), rate_limits={"openai": LIMIT})
 
 
 def test_a_limit_needs_a_number() -> None:
