@@ -15,16 +15,17 @@ from starlette.routing import BaseRoute
 
 from crew.errors import UnknownPause, UnknownRun
 from crew.messages import UserMessage
-from crew.runs.interfaces import Cursor, RunRecord, StoredEvent
+from crew.runs.events import Cancelled, Paused, Replied, Resumed
+from crew.runs.interfaces import Cursor, StoredEvent
 from crew.runs.state import Pause, pending_pauses
 from crew.server.access import Principal
-from crew.server.ag_ui_events import AgUiEvent, AgUiMapper, open_call_keys
+from crew.server.ag_ui_events import AgUiEvent, AgUiMapper, open_call_keys, reply_call_keys
 from crew.server.follow import Followed, Heartbeat, RunStopped
 from crew.server.http_errors import HTTPError
 from crew.server.invalid_requests import read_body
 from crew.server.request_models import RunId
 from crew.server.routing import route
-from crew.server.run_control import NewRun, RunControl
+from crew.server.run_control import NewRun, RunControl, attributed
 from crew.server.server_context import ServerContext
 from crew.server.sse import HEARTBEAT, EventResponse
 from crew.validation.message_import import import_messages
@@ -111,7 +112,15 @@ class AgUiAPI:
 
         run_id = root_of(entries[0].interrupt_id)
         record = await self._context.run(principal, run_id)
-        answers = _answers(record, entries)
+        pauses = {pause.id: pause for pause in pending_pauses(record.state)}
+
+        if unknown := [entry.interrupt_id for entry in entries if entry.interrupt_id not in pauses]:
+            if (earlier := await self._find_resume(principal, run_id, entries)) is None:
+                raise UnknownPause(run_id, unknown, [*pauses])
+
+            return self._stream(body, run_id, *earlier)
+
+        answers = _answers(pauses, entries)
 
         if answers is None:
             await self._control.cancel(principal, run_id)
@@ -121,6 +130,42 @@ class AgUiAPI:
         # The events of the resumed run are in later commits.
         after = Cursor.after_commit(record.info.version)
         return self._stream(body, run_id, after, open_call_keys(record.state))
+
+    async def _find_resume(
+        self, principal: Principal, run_id: str, entries: Sequence[ResumeEntry]
+    ) -> tuple[Cursor, dict[tuple[str, str], str]] | None:
+        """Where the events after an earlier request with these answers begin, and the keys of the calls until then.
+
+        A client whose connection was cut sends its request again.
+        """
+        pauses: dict[str, Pause] = {}
+        keys: dict[tuple[str, str], str] = {}
+        last: Cursor | None = None
+
+        def is_answered_by(answers: Mapping[str, Any] | None) -> bool:
+            if not all(entry.interrupt_id in pauses for entry in entries):
+                return False
+
+            asked = _answers(pauses, entries)
+            return answers == (None if asked is None else attributed(asked, [*pauses.values()], principal.name))
+
+        while page := await self._context.reader.events(run_id, last):
+            for stored in page:
+                match stored.event:
+                    case Replied() as reply:
+                        keys |= reply_call_keys(reply)
+                    case Paused(pauses=found):
+                        pauses |= {pause.id: pause for pause in found}
+                    case Resumed(answers=answers) if last is not None and is_answered_by(answers):
+                        return last, keys
+                    case Cancelled() if last is not None and is_answered_by(None):
+                        return last, keys
+                    case _:
+                        pass
+
+                last = stored.cursor
+
+        return None
 
     # ------------------------------------------------------------------------------------------ streams
 
@@ -169,14 +214,8 @@ def root_of(interrupt_id: str) -> str:
     return interrupt_id.rpartition(":")[0].partition("/")[0]
 
 
-def _answers(record: RunRecord, entries: Sequence[ResumeEntry]) -> dict[str, Any] | None:
-    """The answers to the pauses of a run; None if an interrupt is cancelled that has no refusal."""
-    pauses = {pause.id: pause for pause in pending_pauses(record.state)}
-    unknown = [entry.interrupt_id for entry in entries if entry.interrupt_id not in pauses]
-
-    if unknown:
-        raise UnknownPause(record.info.run_id, unknown, [*pauses])
-
+def _answers(pauses: Mapping[str, Pause], entries: Sequence[ResumeEntry]) -> dict[str, Any] | None:
+    """The answers to pauses; None if an interrupt is cancelled that has no refusal."""
     answers: dict[str, Any] = {}
 
     for entry in entries:

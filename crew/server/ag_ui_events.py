@@ -55,6 +55,12 @@ def open_call_keys(state: RunState) -> dict[tuple[str, str], str]:
     return keys
 
 
+def reply_call_keys(reply: Replied) -> dict[tuple[str, str], str]:
+    """The keys of the calls of a reply, in the same form."""
+    calls = enumerate(reply.message.calls)
+    return {(reply.run_id, call.id): f"{reply.message.id}.{index}" for index, call in calls}
+
+
 @dataclass(slots=True)
 class _OpenMessage:
     """A message whose pieces are being sent."""
@@ -182,11 +188,12 @@ class AgUiMapper:
         message_id = open.id if open is not None else self._next_message_id()
         yield from self._close_message(path)
 
-        for index, call in enumerate(event.message.calls):
-            yield from self._call(path, call, f"{event.message.id}.{index}", message_id)
+        self.call_keys |= reply_call_keys(event)
+
+        for call in event.message.calls:
+            yield from self._call(path, call, self._key(path, call.id), message_id)
 
     def _call(self, path: str, call: ToolCall, key: str, message_id: str) -> Iterator[AgUiEvent]:
-        self.call_keys[path, call.id] = key
         start = {"type": "TOOL_CALL_START", "toolCallId": key, "toolCallName": call.name, "parentMessageId": message_id}
         yield self._tagged(path, start)
         yield self._tagged(path, {"type": "TOOL_CALL_ARGS", "toolCallId": key, "delta": call.arguments})

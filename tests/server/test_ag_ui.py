@@ -15,6 +15,7 @@ from crew import Agent, Crew, CrewExecutor, Parallel, ScriptedProvider, call, to
 from crew.messages import AssistantMessage, Usage
 from crew.runs.events import AgentStarted, Asked, Replied, RunFinished, TextDelta, Warned
 from crew.server.ag_ui_events import AgUiMapper
+from crew.tools import Context
 from tests.support.example_crews import EXAMPLE_CREWS
 from tests.support.http_service import client_of, secret_of, token
 from tests.support.providers import RecordingProvider
@@ -121,6 +122,58 @@ async def test_a_tool_call_and_its_result_have_the_key_of_the_call() -> None:
     assert (result["toolCallId"], result["content"]) == ("r0:1.0", "Paid 80.")
     assert text_of(second) == "It is paid."
     assert second[-1]["usage"][0]["outputTokens"] > 0
+
+
+async def test_a_resume_that_is_sent_again_continues_its_stream() -> None:
+    """A client whose connection was cut repeats its request: it gets the same events, and nothing runs again."""
+    clerks = [
+        Agent(name, model=ScriptedProvider(call("refund", amount=1), call("refund", amount=2), "Done."), tools=[refund])
+        for name in ("a", "b")
+    ]
+    executor = CrewExecutor(Crew("shop", agents=clerks, groups=[Parallel("both", branches=clerks)], entry="both"))
+
+    async with client_of(executor) as client:
+        first = await run(client, {"threadId": "t", "runId": "r0", "messages": [user("Refund.")]})
+        resumes = [{"threadId": "t", "runId": "r1", "resume": answers(first[-1], payload=True)}]
+        second = await run(client, resumes[0])
+        resumes.append({"threadId": "t", "runId": "r2", "resume": answers(second[-1], payload={"approved": False})})
+        third = await run(client, resumes[1])
+        assert third[-1]["outcome"] == {"type": "success"}
+        stored = await executor.store.events("r0")  # type: ignore[attr-defined]
+
+        for body, events in zip(resumes, (second, third), strict=True):
+            again = await run(client, body)
+            assert [event for event in again if event["type"] in RESULTS] == [
+                event for event in events if event["type"] in RESULTS
+            ]
+
+        other = resumes[0] | {"resume": answers(first[-1], payload=False)}
+        changed = await client.post("/ag-ui", json=other)
+        assert (changed.status_code, changed.json()["error"]["type"]) == (409, "unknown_pause")
+        assert await executor.store.events("r0") == stored  # type: ignore[attr-defined]
+
+
+RESULTS = ("TOOL_CALL_RESULT", "RUN_FINISHED", "SUBAGENT_FINISHED")
+
+
+async def test_a_question_that_is_cancelled_again_is_cancelled() -> None:
+    """A question has no refusal: to cancel it cancels the run, also if the request is repeated."""
+
+    @tool(asks=True)
+    async def choose(context: Context[None]) -> str:
+        """Ask which order."""
+        return await context.ask_user("Which one?")
+
+    agent = Agent("clerk", model=ScriptedProvider(call("choose"), "Never."), tools=[choose])
+
+    async with client_of(CrewExecutor(agent)) as client:
+        first = await run(client, {"threadId": "t", "runId": "r0", "messages": [user("Refund.")]})
+        entries = [entry | {"status": "cancelled"} for entry in answers(first[-1], payload=None)]
+        ends = [
+            (await run(client, {"threadId": "t", "runId": "r1", "resume": entries}))[-1] for _ in ("first", "again")
+        ]
+
+    assert ends[0] == ends[1]
 
 
 async def test_a_cancelled_interrupt_refuses_the_call() -> None:
