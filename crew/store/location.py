@@ -59,13 +59,13 @@ def store_file(location: StoreLocation) -> str:
     return text.partition("://")[2][1:] if isinstance(location, str) and "://" in text else text
 
 
-def relative_to(folder: Path, location: str) -> StoreLocation:
-    """The same location, where a relative path is one below this folder."""
+def relative_to(folder: Path, location: StoreLocation) -> StoreLocation:
+    """The same location, where a relative path is one below this folder; its path is absolute."""
     if _is_database(location):
         return location
 
     file = store_file(location)
-    return file if file == IN_MEMORY else folder / file
+    return file if file == IN_MEMORY else (folder / file).absolute()
 
 
 def open_store(location: StoreLocation, subject: str = "CrewExecutor") -> OpenedStore:
@@ -130,6 +130,9 @@ class ExecutorStore:
         self._given = MemoryStore() if given is None or isinstance(given, StoreLocation) else given
         self._opened: OpenedStore | None = None
         self.get()  # reports a file that can't be opened now, not in the first run
+
+        if self._location is not None:  # the process may change its folder before `get` opens it again
+            self._location = relative_to(Path(), self._location)
 
     def get(self) -> RunStore:
         """The open store; one that was closed with the executor is opened again."""

@@ -6,9 +6,7 @@ import asyncio
 import json
 import logging
 import sqlite3
-import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +24,7 @@ from crew.store.codec import encode_messages
 from crew.store.event_waiters import EventWaiters
 from crew.store.rows import EventRow, NewRows, Written, WrittenRuns, check_page, event_rows, metadata_rows, new_rows
 from crew.store.sqlite_effects import SQLiteEffects
-from crew.store.sqlite_file import FileIdentity, closing_on_error, file_problem, transaction
+from crew.store.sqlite_file import FileIdentity, FileLock, absolute_path, closing_on_error, file_problem, transaction
 from crew.store.sqlite_leases import SQLiteLeases
 from crew.store.sqlite_reader import SQLiteReader
 from crew.store.sqlite_rows import RUN_COLUMNS, StoredRow
@@ -54,23 +52,20 @@ class SQLiteStore:
         clock: Callable[[], float] = time.time,
         read_only: bool = False,
     ) -> None:
-        self._lock, self._path = threading.Lock(), str(path)
+        self._path = absolute_path(path)
         self._written, self._waiters = WrittenRuns(), EventWaiters()
         self._data_version = 0
 
         try:
-            with closing_on_error(open_prepared(path, read_only=read_only)) as self._file:
-                self._reader, self._identity = SQLiteReader(self._file), FileIdentity(path)
+            with closing_on_error(open_prepared(self._path, read_only=read_only)) as self._file:
+                self._reader, self._identity = SQLiteReader(self._file), FileIdentity(self._path)
+                self._lock = FileLock(self._file, self._path)
                 self._effects = SQLiteEffects(self._file, self._lock)
                 self._leases = SQLiteLeases(self._file, self._lock, self._path, seconds=lease_seconds, clock=clock)
         except CrewError:
             raise
         except Exception as error:  # a damaged file can hold anything
             raise StoreError("", f"The store {self._path!r} can't be opened: {file_problem(error)}") from error
-
-        # A store that was not closed is closed with its last reference, as files are. Not in __del__: in a cycle of
-        # references, the connection may be finalized first, and warns.
-        weakref.finalize(self, self._file.close).atexit = False
 
     @property
     def is_in_memory(self) -> bool:
@@ -213,9 +208,8 @@ class SQLiteStore:
         return self._effects
 
     def close(self) -> None:
-        """Close the file."""
-        self._identity.release()
-        self._file.close()
+        """Close the file, when the reads and commits under way are done."""
+        self._lock.close()
 
     # ------------------------------------------------------------------------------------------ writing
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
 
 from crew.errors import StoreError
+from crew.store.sqlite_file import FileLock
 
 
 class SQLiteEffects:
     """Implements `EffectRecords` on the connection of a store, which `lock` guards."""
 
-    def __init__(self, file: sqlite3.Connection, lock: threading.Lock) -> None:
+    def __init__(self, file: sqlite3.Connection, lock: FileLock) -> None:
         self._file, self._lock = file, lock
 
     async def put(self, run_id: str, key: str, data: bytes) -> bytes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,6 +91,11 @@ def _connect(path: str, *, is_uri: bool = False) -> sqlite3.Connection:
     return sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=BUSY_SECONDS, uri=is_uri)
 
 
+def absolute_path(path: str | Path) -> str:
+    """The path of the same file, also after the process has changed its folder."""
+    return str(Path(path).absolute()) if _is_on_disk(path) else str(path)
+
+
 def _is_on_disk(path: str | Path) -> bool:
     return str(path) not in ("", ":memory:")
 
@@ -100,6 +107,36 @@ def _identity(name: str) -> tuple[int, int] | None:
         return None
 
     return info.st_dev, info.st_ino
+
+
+class FileLock:
+    """Lets one thread at a time use a connection, and none after it was closed.
+
+    A read whose caller was cancelled goes on in its thread: to close the connection meanwhile would crash the process.
+    """
+
+    def __init__(self, file: sqlite3.Connection, path: str) -> None:
+        self._file, self._path = file, path
+        self._lock, self._is_closed = threading.Lock(), False
+        # A file that was not closed is closed with the last reference to its lock. Not in __del__: in a cycle of
+        # references, the connection may be finalized first, and warns.
+        weakref.finalize(self, file.close).atexit = False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+        if self._is_closed:
+            self._lock.release()
+            raise StoreError("", f"The store {self._path!r} is closed.")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def close(self) -> None:
+        """Close the connection when no thread uses it."""
+        with self._lock:
+            self._is_closed = True
+            self._file.close()
 
 
 class FileIdentity:
@@ -125,10 +162,6 @@ class FileIdentity:
                     f"The file {name!r} was deleted or replaced while it was open. Restore it, or use another file, "
                     "and open the store again.",
                 )
-
-    def release(self) -> None:
-        """Check nothing more: SQLite deletes the journal of a file that is closed."""
-        self._opened = {}
 
 
 @contextmanager

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from crew.errors import DefinitionError, StoreError
 from crew.runs.leases import Lease, LeaseHolder
-from crew.store.sqlite_file import file_problem, transaction
+from crew.store.sqlite_file import FileLock, file_problem, transaction
 
 Value = TypeVar("Value")
 
@@ -20,7 +19,7 @@ class SQLiteLeases:
     """Implements `RunLeases` on the connection of a store, which `lock` guards."""
 
     def __init__(
-        self, file: sqlite3.Connection, lock: threading.Lock, path: str, *, seconds: float, clock: Callable[[], float]
+        self, file: sqlite3.Connection, lock: FileLock, path: str, *, seconds: float, clock: Callable[[], float]
     ) -> None:
         if not (isinstance(seconds, int | float) and 0 < seconds < float("inf")):
             raise DefinitionError("SQLiteStore", f"lease_seconds must be a number above 0, not {seconds!r}")

@@ -60,6 +60,25 @@ async def test_a_store_is_an_object_a_path_or_a_url(
     assert {file.name.partition("-")[0] for file in tmp_path.iterdir()} == {"runs.db"}
 
 
+@pytest.mark.parametrize("location", ["runs.db", Path("runs.db"), "sqlite:///runs.db"])
+async def test_a_relative_path_is_one_below_the_folder_where_the_store_was_made(
+    location: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process may change its folder later, also before the executor opens the file again."""
+    (tmp_path / "later").mkdir()
+    monkeypatch.chdir(tmp_path)
+    executor = payer(location)
+    given = SQLiteStore("given.db")
+    monkeypatch.chdir(tmp_path / "later")
+    assert (await payer(given).execute("Pay.")).stop_reason == "paused"
+    given.close()
+    paused = await executor.execute("Pay.")
+    await executor.aclose()
+    assert (await executor.resume(paused.run_id, {paused.pauses[0].id: True})).output == "done"
+    await executor.aclose()
+    assert [*(tmp_path / "later").iterdir()] == []
+
+
 async def test_the_executor_closes_what_it_opened(tmp_path: Path) -> None:
     """Not a store that it was given. It can be used again: it opens the file anew."""
     executor = payer(tmp_path / "runs.db")
