@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from typing_extensions import TypeForm, TypeVar
 
 from crew.agents.choice import Choice, ItemSource, function_problems
+from crew.agents.function_arity import accepts_arguments
 from crew.agents.guardrail import Guardrail, guardrail_problems
 from crew.agents.output_type import OutputType, read_output_type
 from crew.errors import DefinitionError, abbreviate
@@ -266,6 +267,10 @@ class Handoff:
             text = f"on_handoff must be a function of context and payload, not {abbreviate(on_handoff)}"
             raise DefinitionError(f"Handoff to {self.target!r}", text)
 
+        if on_handoff is not None and not accepts_arguments(on_handoff, 2):
+            text = f"on_handoff must accept two arguments, context and payload; {abbreviate(on_handoff)} does not"
+            raise DefinitionError(f"Handoff to {self.target!r}", text)
+
     @property
     def target(self) -> str:
         return node_name(self.to)
@@ -324,6 +329,8 @@ def _agent_problems(agent: AnyAgent) -> Iterator[str]:
 def _instruction_problems(instructions: object, description: object) -> Iterator[str]:
     if isinstance(instructions, type) or not (isinstance(instructions, str) or callable(instructions)):
         yield f"instructions must be a text or a function of the context, not {abbreviate(instructions)}"
+    elif callable(instructions) and not accepts_arguments(instructions, 1):
+        yield f"instructions must accept one argument, the Context; {abbreviate(instructions)} does not"
     elif callable(instructions) and not str(description).strip():
         yield "description is required if a function writes the instructions: the models of other agents read it"
 

@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, runtime_checkable
 from pydantic import JsonValue
 from typing_extensions import TypeVar
 
+from crew.agents.function_arity import accepts_arguments
 from crew.errors import DefinitionError, abbreviate
 from crew.messages import Message
 
@@ -98,6 +99,8 @@ def function_problems(what: str, function: object) -> Iterator[str]:
         yield f"{what} must be a function of a NodeResult, not {abbreviate(function)}"
     elif iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__):
         yield f"{what} must be a synchronous function; {abbreviate(function)} is async"
+    elif not accepts_arguments(function, 1):
+        yield f"{what} must accept one argument, the NodeResult; {abbreviate(function)} does not"
 
 
 def _target_problems(targets: object) -> Iterator[str]:

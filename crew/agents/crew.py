@@ -237,6 +237,8 @@ def _on_error_problems(group: Parallel) -> Iterator[str]:
                 yield from (f"on_error=Quorum({n!r}): {problem}" for problem in problems)
             elif group.items is None and n > len(group.branches):
                 yield f"on_error=Quorum({n}) must be at most {len(group.branches)}, the number of branches"
+            elif group.items is not None and n > group.max_items:
+                yield f"on_error=Quorum({n}) must be at most {group.max_items}, which is max_items"
         case "collect" | "fail_fast" | "first_success":
             pass
         case _:

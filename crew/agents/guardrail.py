@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from crew.agents.function_arity import accepts_arguments
 from crew.errors import DefinitionError, abbreviate
 from crew.settings import Seconds, setting_problems
 from crew.tools.tool import TOOL_NAME
@@ -134,26 +135,12 @@ def guardrail(
     return make
 
 
-def _accepts_two_arguments(function: Callable[..., object]) -> bool:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return True  # a callable without a signature, such as one of an extension module
-
-    try:
-        signature.bind(None, None)
-    except TypeError:
-        return False
-
-    return True
-
-
 def _guardrail_problems(guardrail: Guardrail) -> Iterator[str]:
     function: object = guardrail.function
 
     if not callable(function):
         yield f"it must be a function of the context and of what it checks, not {abbreviate(function)}"
-    elif not _accepts_two_arguments(function):
+    elif not accepts_arguments(function, 2):
         value = "call" if guardrail.on == "tool" else "text"
         yield f"it must accept two arguments, such as def {guardrail.name}(context, {value})"
 

@@ -7,14 +7,14 @@ from copy import deepcopy
 from itertools import islice
 from typing import Any
 
-from crew.agents.agent import Parallel
-from crew.agents.choice import Choice, Named, NodeResult
-from crew.errors import RunError, abbreviate
+from crew.agents.agent import Parallel, Quorum
+from crew.agents.choice import Choice, Named, NodeResult, function_name
+from crew.errors import RunError, abbreviate, describe
 from crew.messages import ToolMessage, Transcript
 from crew.tools.tool import to_text
 from crew.transitions.markdown import without_code_fence
 from crew.transitions.plan import Plan
-from crew.transitions.step import Step
+from crew.transitions.step import USER_ERRORS, Step
 
 
 def parsed_output(plan: Plan, agent: str, text: str) -> Any:
@@ -82,8 +82,12 @@ def _result(
 
 
 def choose_target(choice: Choice, result: NodeResult[Any]) -> str | None:
-    """The name of the chosen agent or group. Raises `RunError` if it is not declared, or what the function raises."""
-    chosen: object = choice.function(result)
+    """The name of the chosen agent or group. Raises `RunError` if it is not declared, or if the function fails."""
+    try:
+        chosen: object = choice.function(result)
+    except USER_ERRORS as error:  # the function is user code
+        text = f"The function {choice.name!r}, which chooses what follows {result.agent!r}, failed"
+        raise RunError(f"{text}: {describe(error)}") from error
 
     if chosen is None:
         return None
@@ -99,7 +103,25 @@ def choose_target(choice: Choice, result: NodeResult[Any]) -> str | None:
 
 
 def group_items(group: Parallel, result: NodeResult[Any]) -> tuple[str, ...]:
-    """The texts of the items of a fan-out. Raises `RunError` for too many, or what the function raises."""
+    """The texts of the items of a fan-out. Raises `RunError` for too many or too few, or if they can't be read."""
+    try:
+        items = _read_items(group, result)
+        texts = tuple(map(to_text, items))
+    except RunError:
+        raise
+    except USER_ERRORS as error:  # the function is user code, and so is an iterator that it returns
+        source = "" if isinstance(group.items, str) else f" of the function {function_name(group.items)!r}"
+        raise RunError(f"The items{source} for the group {group.name!r} can't be read: {describe(error)}") from error
+
+    if isinstance(group.on_error, Quorum) and 0 < len(texts) < group.on_error.n:
+        got = "1 item" if len(texts) == 1 else f"{len(texts)} items"
+        text = f"The group {group.name!r} got {got}, but on_error=Quorum({group.on_error.n}) needs at least"
+        raise RunError(f"{text} {group.on_error.n}. Pass more items, or lower the quorum.")
+
+    return texts
+
+
+def _read_items(group: Parallel, result: NodeResult[Any]) -> list[object]:
     values = _field(group.name, group.items, result) if isinstance(group.items, str) else None
 
     if callable(group.items):
@@ -115,7 +137,7 @@ def group_items(group: Parallel, result: NodeResult[Any]) -> tuple[str, ...]:
         text = f"The group {group.name!r} got {got} items, at most {group.max_items} are allowed"
         raise RunError(f"{text}. Raise max_items=, or pass fewer, larger items.")
 
-    return tuple(map(to_text, items))
+    return items
 
 
 def _field(group: str, name: str, result: NodeResult[Any]) -> object:

@@ -94,7 +94,7 @@ def without_open_calls(entries: tuple[HistoryEntry, ...]) -> tuple[HistoryEntry,
 _UNFINISHED: dict[StopReason, str] = {
     "paused": "it waits for an answer; resume it with an answer to each of result.pauses",
     "limit": "a limit ended it, see result.limit",
-    "stopped": "a tool ended it, see result.stop_text",
+    "stopped": "a tool ended it, or a guardrail refused its input; see result.stop_text",
     "cancelled": "it was cancelled",
     "failed": "it failed; resume it",
 }

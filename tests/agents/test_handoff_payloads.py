@@ -270,3 +270,9 @@ def test_on_handoff_must_be_a_function(bad: Any) -> None:
     """A class or a name is refused when the handoff is built."""
     with pytest.raises(DefinitionError, match="on_handoff must be a function of context and payload"):
         handoff("billing", on_handoff=bad)
+
+
+def test_on_handoff_must_accept_context_and_payload() -> None:
+    """Another number of arguments is refused when the handoff is built."""
+    with pytest.raises(DefinitionError, match="on_handoff must accept two arguments, context and payload"):
+        handoff("billing", on_handoff=lambda payload: None)  # type: ignore[arg-type, misc]

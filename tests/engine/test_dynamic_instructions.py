@@ -248,6 +248,13 @@ def test_a_function_needs_a_description() -> None:
         Agent("a", instructions=lambda context: "x", model=RecordingProvider("y"))
 
 
+@pytest.mark.parametrize("wrong", [lambda: "x", lambda context, agent: "x"], ids=["none", "two"])
+def test_a_function_must_accept_the_context_alone(wrong: Any) -> None:
+    """It is refused when the agent is built, as a guardrail is."""
+    with pytest.raises(DefinitionError, match=r"instructions must accept one argument, the Context; .*lambda.* does"):
+        Agent("a", instructions=wrong, description="d", model=RecordingProvider("y"))
+
+
 async def test_a_run_that_is_cancelled_while_a_function_runs_can_be_resumed() -> None:
     """The function is stopped, and called again."""
     started, texts = asyncio.Event(), list[str]()

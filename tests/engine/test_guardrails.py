@@ -11,7 +11,7 @@ import pytest
 
 from crew import Agent, Context, Crew, CrewExecutor, Limits, Parallel, RunError, call, handoff, tool
 from crew.agents import GuardedCall, NeedsApproval, Refused, Rewritten, guardrail
-from crew.errors import CrewChanged, DefinitionError
+from crew.errors import CrewChanged, DefinitionError, NoOutput
 from crew.interfaces import ModelReply, ModelRequest, OnDelta
 from crew.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from crew.runs.events import GuardrailChecked, Paused, Replied, TextDelta, ToolsStarted, Warned
@@ -141,6 +141,15 @@ async def test_a_refused_input_ends_the_run_with_the_words() -> None:
     again = await executor.execute("Good", history=result)
     assert again.output == "Done."
     assert [message.text for message in model.shown[0]] == ["Good"]
+
+
+async def test_a_refused_input_is_the_reason_for_a_missing_output() -> None:
+    """No tool has to have ended the run."""
+    check = verdict("input", Refused("No."))
+    result = await CrewExecutor(Agent("a", model=RecordingProvider(), output=int, guardrails=[check])).execute("Bad")
+
+    with pytest.raises(NoOutput, match=r"or a guardrail refused its input; see result\.stop_text"):
+        _ = result.output
 
 
 @pytest.mark.parametrize(("answer", "stop"), [(True, "completed"), (False, "stopped"), ("not today", "stopped")])

@@ -98,9 +98,11 @@ def next_step(result: NodeResult[Any]) -> str | None:
         (lambda: choose(next_step, targets=["a", None]), r"targets\[1\] is None, which is always allowed"),
         (lambda: choose("next_step", targets=["a"]), "must be a function of a NodeResult, not 'next_step'"),
         (lambda: choose(slow, targets=["a"]), "must be a synchronous function; .* is async"),
+        (lambda: choose(lambda: "a", targets=["a"]), "must accept one argument, the NodeResult; .*lambda.* does not"),  # type: ignore[arg-type, misc]
+        (lambda: choose(lambda r, s: "a", targets=["a"]), "must accept one argument, the NodeResult"),  # type: ignore[arg-type, misc]
         (lambda: Crew("c", agents=[writer(then=choose(next_step, targets=["x"]))]), "then of 'writer' leads to 'x'"),
     ],
-    ids=["empty", "text", "number", "none", "name", "async", "unknown"],
+    ids=["empty", "text", "number", "none", "name", "async", "no argument", "two arguments", "unknown"],
 )
 def test_a_wrong_choice_is_refused_when_it_is_built(make: Any, problem: str) -> None:
     """With the offending value."""
@@ -157,7 +159,8 @@ async def test_a_failing_function_loses_nothing_and_is_called_again_by_a_resume(
 
     if where != "branch":
         assert isinstance(raised.value.result.state.next, ChooseNext)
-        words = "colour" if isinstance(answer, Exception) else "which is not among its targets: editor"
+        failed = f"The function 'Switch', which chooses what follows {'g' if where == 'group' else 'writer'!r}, failed"
+        words = f"{failed}: KeyError: 'colour'" if isinstance(answer, Exception) else "not among its targets: editor"
         assert words in str(raised.value)
 
     before = sorted(asked)

@@ -140,10 +140,11 @@ async def test_without_items_the_group_joins_at_once() -> None:
         (lambda result: 5, "must be a list, not 5"),
         (lambda result: ["x"] * 4, "The group 'reviews' got 4 items, at most 3 are allowed. Raise max_items="),
         (lambda result: iter(int, 1), "got more than 3 items, at most 3"),
-        (lambda result: [object()], "Unable to serialize"),
-        (lambda result: 1 / 0, "ZeroDivisionError"),
+        (lambda result: [object()], "The items of the function '<lambda>' for the group 'reviews' can't be read: "),
+        (lambda result: 1 / 0, "'<lambda>' for the group 'reviews' can't be read: ZeroDivisionError: division by zero"),
+        (lambda result: (1 / n for n in (1, 0)), "for the group 'reviews' can't be read: ZeroDivisionError"),
     ],
-    ids=["text", "mapping", "number", "too many", "endless", "not JSON", "raises"],
+    ids=["text", "mapping", "number", "too many", "endless", "not JSON", "raises", "raises late"],
 )
 @pytest.mark.parametrize("way", ["then", "handoff", "join"])
 async def test_items_that_can_not_be_used_fail_the_run_until_a_resume(
@@ -184,6 +185,23 @@ async def test_items_that_can_not_be_used_fail_the_run_until_a_resume(
 
     assert done.output.endswith("## reviewer.1: x\nReviewed x.")
     assert asked == ["lead"]
+
+
+@pytest.mark.parametrize(("count", "got"), [(1, "1 item"), (2, "2 items")])
+async def test_fewer_items_than_a_quorum_are_refused_before_a_branch_starts(count: int, got: str) -> None:
+    """With the numbers; a resume reads the items again."""
+    items = ["x"] * count
+    reviews = Parallel.map("reviews", reviewer(), items=lambda result: items, on_error=Quorum(3))
+    executor = CrewExecutor(Agent("lead", model=ScriptedProvider("Go on."), then=reviews))
+
+    with pytest.raises(
+        RunError, match=f"'reviews' got {got}, but on_error=.*3.* needs at least 3. Pass more"
+    ) as raised:
+        await executor.execute("Review.", run_id="r")
+
+    assert raised.value.result.branches == ()
+    items += ["x"] * (3 - count)
+    assert (await executor.resume("r")).stop_reason == "completed"
 
 
 async def test_branches_share_concurrency_and_limits() -> None:
@@ -271,6 +289,11 @@ async def test_an_approval_within_an_item_pauses_and_continues_in_another_execut
     [
         (lambda: Parallel("g", branches=["a", "b"], items="files"), "with items there is one branch"),
         (lambda: Parallel.map("g", "a", items=5), "items must be a function of a NodeResult, not 5"),
+        (lambda: Parallel.map("g", "a", items=lambda: ["x"]), "items must accept one argument, the NodeResult"),
+        (
+            lambda: Crew("c", entry=Parallel.map("g", reviewer(), items=str.split, max_items=2, on_error=Quorum(3))),
+            r"on_error=Quorum\(3\) must be at most 2, which is max_items",
+        ),
         (lambda: Crew("c", agents=[lister(then=Parallel.map("g", reviewer(), items="fils"))]), "has the fields files"),
         (
             lambda: Crew("c", agents=[Agent("a", model="openai:x", then=Parallel.map("g", reviewer(), items="files"))]),
@@ -288,7 +311,7 @@ async def test_an_approval_within_an_item_pauses_and_continues_in_another_execut
         ),
         (lambda: Crew("c", entry=Parallel.map("g", reviewer(), items=str.split, max_items=0)), "max_items must be"),
     ],
-    ids=["two", "number", "misspelt", "no output", "no payload", "entry", "no items"],
+    ids=["two", "number", "no argument", "quorum", "misspelt", "no output", "no payload", "entry", "no items"],
 )
 def test_a_wrong_fan_out_is_refused_when_it_is_built(make: Any, problem: str) -> None:
     """Each edge to the group must have the field of its items."""
