@@ -107,15 +107,22 @@ async def _check_call(run: ActiveRun, state: RunState, open: OpenCall) -> None:
             return
 
 
+class _NotPassed(Exception):
+    """A guardrail beside a request did not let the input pass: nothing else is waited for."""
+
+    def __init__(self, guardrail: Guardrail, checked: Checked) -> None:
+        self.guardrail, self.checked = guardrail, checked
+        super().__init__(guardrail.name)
+
+
 async def ask_beside_checks(run: ActiveRun, state: RunState, ask: Coroutine[Any, Any, ModelReply]) -> ModelReply | None:
     """The reply to a request that is sent while guardrails check the input; None if one of them did not let it pass.
 
-    Until all have passed, no text of the reply appears; the reply to an input that did not pass is billed, and
-    discarded.
+    Until all have passed, no text of the reply appears. If one does not let the input pass, the request is cancelled; a
+    reply that is there already is billed, and discarded.
     """
     reply: list[ModelReply] = []
     errors: list[BaseException] = []
-    stopped: list[tuple[Guardrail, Checked]] = []
     waiting = set(state.unchecked_input)
 
     async def reply_to_request() -> None:
@@ -132,8 +139,7 @@ async def ask_beside_checks(run: ActiveRun, state: RunState, ask: Coroutine[Any,
         checked = await _check(run, state, guardrail, _input_text(run, state), can_rewrite=False)
 
         if checked.outcome != "passed":
-            stopped.append((guardrail, checked))
-            return
+            raise _NotPassed(guardrail, checked)
 
         await run.record(_event(state, guardrail, checked))
         waiting.discard(name)
@@ -142,12 +148,13 @@ async def ask_beside_checks(run: ActiveRun, state: RunState, ask: Coroutine[Any,
             run.release_deltas(state.run_id)
 
     run.held_deltas.hold(state.run_id)
-    await run_all([reply_to_request(), *map(check, state.unchecked_input)])
 
-    if stopped:
+    try:
+        await run_all([reply_to_request(), *map(check, state.unchecked_input)])
+    except _NotPassed as stopped:
         run.held_deltas.take(state.run_id)
-        guardrail, checked = stopped[0]
-        await run.record(_event(state, guardrail, checked, usage=reply[0].usage if reply else Usage()))
+        usage = reply[0].usage if reply else Usage()
+        await run.record(_event(state, stopped.guardrail, stopped.checked, usage=usage))
         return None
 
     if errors:

@@ -283,13 +283,65 @@ async def test_no_tool_and_no_text_appears_before_a_parallel_guardrail_has_passe
 
 
 async def test_the_reply_to_a_refused_input_is_billed_and_discarded() -> None:
-    events, model = list[Any](), RecordingProvider(call("look", key="secret"))
-    check = verdict("input", Refused("No."), parallel=True)
-    agent = Agent("a", model=model, tools=[look], guardrails=[check])
+    """If it is there before the verdict."""
+    events, replied = list[Any](), asyncio.Event()
+
+    class Model(RecordingProvider):
+        async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+            reply = await super().complete(request, on_delta)
+            replied.set()
+            return reply
+
+    @guardrail("input", parallel=True)
+    async def check(context: Context[Any], text: str) -> Refused:
+        await replied.wait()
+
+        for _ in range(50):  # turns of the loop, in which the reply arrives
+            await asyncio.sleep(0)
+
+        return Refused("No.")
+
+    agent = Agent("a", model=Model(call("look", key="secret")), tools=[look], guardrails=[check])
     result = await CrewExecutor(agent, observers=[events.append]).execute("Hello")
     assert (result.stop_reason, result.stop_text, result.usage.requests) == ("stopped", "No.", 1)
     assert result.usage.input_tokens > 0
     assert not [event for event in events if isinstance(event, ToolsStarted | Replied)]
+
+
+@pytest.mark.parametrize(
+    ("decision", "stop"), [(Refused("No."), "stopped"), (NeedsApproval("Go on?"), "paused")], ids=["refused", "held"]
+)
+async def test_an_input_that_does_not_pass_cancels_the_request(decision: Any, stop: str) -> None:
+    """Neither the model nor another guardrail is waited for."""
+    asked, ended = asyncio.Event(), list[str]()
+
+    async def never_end(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(name)
+
+    class Model(RecordingProvider):
+        async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+            asked.set()
+            await never_end("model")
+            raise AssertionError("not reached")
+
+    @guardrail("input", parallel=True, timeout=600)
+    async def other(context: Context[Any], text: str) -> None:
+        await never_end("other")
+
+    @guardrail("input", parallel=True)
+    async def check(context: Context[Any], text: str) -> Any:
+        await asked.wait()
+        return decision
+
+    executor = CrewExecutor(Agent("a", model=Model(), guardrails=[other, check]))
+
+    async with asyncio.timeout(30):
+        result = await executor.execute("Hello")
+
+    assert (result.stop_reason, result.usage.requests, sorted(ended)) == (stop, 0, ["model", "other"])
 
 
 async def test_a_parallel_guardrail_may_ask_a_person_and_the_model_is_asked_again() -> None:
