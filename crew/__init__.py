@@ -8,9 +8,12 @@ if TYPE_CHECKING:
     from crew.agents.agent import Agent, Parallel, Quorum, Route, handoff
     from crew.agents.choice import NodeResult, choose
     from crew.agents.crew import Crew
+    from crew.agents.guardrail import GuardedCall, NeedsApproval, Refused, Rewritten, guardrail
+    from crew.engine.stream import EventStream
     from crew.errors import CrewError, RunError
     from crew.executor import CrewExecutor
     from crew.interfaces import Chunked, FromTimestamp, LastNMessages, WholeHistory, WholeHistoryMultipleSystemMessages
+    from crew.model_settings import ModelSettings
     from crew.providers.scripted import ScriptedProvider, call
     from crew.runs.answers import Approve, Refuse
     from crew.runs.interfaces import RunInfo
@@ -30,9 +33,12 @@ else:
             "crew.agents.agent": "Agent Parallel Quorum Route handoff",
             "crew.agents.choice": "NodeResult choose",
             "crew.agents.crew": "Crew",
+            "crew.agents.guardrail": "GuardedCall NeedsApproval Refused Rewritten guardrail",
+            "crew.engine.stream": "EventStream",
             "crew.errors": "CrewError RunError",
             "crew.executor": "CrewExecutor",
             "crew.interfaces": "Chunked FromTimestamp LastNMessages WholeHistory WholeHistoryMultipleSystemMessages",
+            "crew.model_settings": "ModelSettings",
             "crew.providers.scripted": "ScriptedProvider call",
             "crew.runs.answers": "Approve Refuse",
             "crew.runs.interfaces": "RunInfo",
@@ -56,15 +62,21 @@ __all__ = [
     "Crew",
     "CrewError",
     "CrewExecutor",
+    "EventStream",
     "FromTimestamp",
+    "GuardedCall",
     "InputValidator",
     "LastNMessages",
     "Limits",
+    "ModelSettings",
+    "NeedsApproval",
     "NodeResult",
     "Parallel",
     "Quorum",
     "Refuse",
+    "Refused",
     "RequestParameters",
+    "Rewritten",
     "Route",
     "RunError",
     "RunInfo",
@@ -76,6 +88,7 @@ __all__ = [
     "WholeHistoryMultipleSystemMessages",
     "call",
     "choose",
+    "guardrail",
     "handoff",
     "recall",
     "simulate",

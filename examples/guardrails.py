@@ -7,8 +7,19 @@ out. The instructions are written for each customer when the agent becomes activ
 import asyncio
 import re
 
-from crew import Agent, Context, CrewExecutor, ScriptedProvider, call, tool
-from crew.agents import GuardedCall, NeedsApproval, Refused, Rewritten, guardrail
+from crew import (
+    Agent,
+    Context,
+    CrewExecutor,
+    GuardedCall,
+    NeedsApproval,
+    Refused,
+    Rewritten,
+    ScriptedProvider,
+    call,
+    guardrail,
+    tool,
+)
 
 CARD = re.compile(r"\b(?:\d{4}[ -]?){3}\d{4}\b")
 

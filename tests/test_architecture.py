@@ -18,7 +18,7 @@ LONGER_FILES = {
     "crew/runs/events.py": 600,  # all events in one file: readers look for an event there, and compare it with others
 }
 FUNCTION_LINES = 50
-PUBLIC_NAMES = 32
+PUBLIC_NAMES = 40
 TEST_NAME_LENGTH = 75
 PROBES = ("getattr", "hasattr", "setattr")
 SHARED_BASENAMES = {
