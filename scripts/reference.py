@@ -1,5 +1,6 @@
 """Generates docs/reference.md from the code: `python scripts/reference.py`."""
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -23,9 +24,17 @@ PACKAGES = {
     "crew.messages": "Messages, transcripts and usage.",
     "crew.history": "History policies.",
     "crew.providers": "Models.",
+    "crew.message_rules": "The rules that requests to a model must follow.",
     "crew.store": "Stores.",
     "crew.validation": "Checks of input.",
+    "crew.config": "Configuration files.",
     "crew.telemetry": "Spans, metrics and logs.",
+    "crew.simulator": "Simulation of history policies.",
+    "crew.mcp": "Tools of MCP servers.",
+    "crew.mcp_server": "Crews as an MCP server.",
+    "crew.server": "Crews as an HTTP service.",
+    "crew.client": "The client of the HTTP service.",
+    "crew.temporal": "Runs on Temporal.",
 }
 
 
@@ -67,17 +76,22 @@ def _package(name: str, title: str, seen: set[int]) -> Iterator[str]:
 
 
 def _public_names(module: Any) -> list[str]:
-    listed = getattr(module, "__all__", None)  # a module without a list: what it defines itself
-    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-    return [name for name in (listed or own) if not name.startswith("_")]
+    listed = getattr(module, "__all__", None)
+
+    if listed is None:  # what it defines, and what it imports as the same name, such as `from a import B as B`
+        own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        imports = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ImportFrom)]
+        listed = own + [alias.name for node in imports for alias in node.names if alias.asname == alias.name]
+
+    return [name for name in listed if not name.startswith("_")]
 
 
 def _is_documented(value: object) -> bool:
     if isinstance(value, Tool):
         return True
 
-    is_error = inspect.isclass(value) and issubclass(value, errors.CrewError)
-    return not is_error and (inspect.isclass(value) or inspect.isfunction(value)) and not _is_event(value)
+    is_error = value in vars(errors).values() and inspect.isclass(value) and issubclass(value, errors.CrewError)
+    return not is_error and (inspect.isclass(value) or inspect.isroutine(value)) and not _is_event(value)
 
 
 def _is_event(value: object) -> bool:
@@ -182,6 +196,9 @@ def _default(field: Any) -> str:
 def _value(value: object) -> str:
     if inspect.isclass(value) or inspect.isroutine(value):
         return value.__name__
+
+    if isinstance(value, frozenset) and value:
+        return f"frozenset({{{', '.join(sorted(map(repr, value)))}}})"  # the order of a set differs in every process
 
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 

@@ -2,14 +2,28 @@
 
 import dataclasses
 import importlib.util
+import inspect
+import pkgutil
 from pathlib import Path
 from typing import Any
 
 import crew
 from crew import errors
 from crew.runs import events
+from crew.tools import Tool
 
 ROOT = Path(__file__).parent.parent
+PUBLIC_MODULES: dict[str, tuple[str, ...]] = {
+    "crew": (),
+    **{
+        f"crew.{found.name}": ()
+        for found in pkgutil.iter_modules(crew.__path__)
+        if found.ispkg and "\n__all__ = " in (ROOT / "crew" / found.name / "__init__.py").read_text(encoding="utf-8")
+    },
+    "crew.interfaces": ("ModelSettings", "Provider", "RetryPolicy", "PolicyOptions"),
+    "crew.messages": ("Usage", "UserMessage", "Transcript"),
+}
+"""Every package with `__all__`, and names of modules without it."""
 
 
 def load_script() -> Any:
@@ -33,10 +47,14 @@ def test_page_has_every_public_class_event_and_error() -> None:
     page = script.page()
     assert page == script.page()
 
-    for name in crew.__all__:
-        value = getattr(crew, name)
-        is_error = isinstance(value, type) and issubclass(value, errors.CrewError)
-        assert (f"| `{name}` |" if is_error else f"### `{name}`\n") in page, name
+    for package, names in PUBLIC_MODULES.items():
+        module = importlib.import_module(package)
+
+        for name in names or module.__all__:
+            value = getattr(module, name)
+            is_row = vars(errors).get(name) is value
+            is_documented = isinstance(value, Tool) or inspect.isclass(value) or inspect.isroutine(value)
+            assert not is_documented or (f"| `{name}` |" if is_row else f"### `{name}`\n") in page, f"{package}.{name}"
 
     for name, kind in vars(events).items():
         if isinstance(kind, type) and issubclass(kind, events.BaseEvent) and kind is not events.BaseEvent:
