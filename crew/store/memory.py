@@ -212,6 +212,7 @@ class MemoryStore:
 
     async def events(self, run_id: str, after: Cursor | None = None, limit: int = 1_000) -> tuple[StoredEvent, ...]:
         """The events of a run after a cursor, in order."""
+        check_page(limit=limit)
         await self._find(run_id)
         events = self._events.get(run_id, [])
         start = 0 if after is None else bisect_right(events, after, key=lambda one: one.cursor)
@@ -240,6 +241,7 @@ class MemoryStore:
 
     async def search(self, words: str, *, limit: int = 20) -> tuple[FoundMessage, ...]:
         """The messages that contain all these words, newest first."""
+        check_page(limit=limit)
         wanted = [word.casefold() for word in words.split()]
         found: list[FoundMessage] = []
 
@@ -254,6 +256,7 @@ class MemoryStore:
                     if is_own and all(word in text for word in wanted):
                         found.append(FoundMessage(run_id=section.path, position=position, message=message))
 
+        found.sort(key=lambda one: one.message.time, reverse=True)
         return tuple(found[:limit])
 
     async def forget(self, id: str, *, conversation: bool = False) -> int:

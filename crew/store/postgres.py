@@ -143,6 +143,7 @@ class PostgresStore:
 
     async def events(self, run_id: str, after: Cursor | None = None, limit: int = 1_000) -> tuple[StoredEvent, ...]:
         """The stored events of a run after a cursor, in order."""
+        check_page(limit=limit)
         return await self._run(self._reader.events(run_id, after, limit), run_id, "can't be read")
 
     async def transcript(self, run_id: str) -> tuple[Message, ...]:
@@ -155,6 +156,7 @@ class PostgresStore:
 
     async def search(self, words: str, *, limit: int = 20) -> tuple[FoundMessage, ...]:
         """The messages that contain all these words, newest first; messages are scanned until the limit is reached."""
+        check_page(limit=limit)
         return await self._run(self._reader.search(words, limit))
 
     async def forget(self, id: str, *, conversation: bool = False) -> int:

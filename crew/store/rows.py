@@ -195,9 +195,12 @@ def _with_integers(value: JsonValue) -> JsonValue:
 
 
 def check_page(
-    status: str | None, limit: int, cursor: str | None, metadata: Mapping[str, JsonValue] | None = None
+    status: str | None = None,
+    limit: int = 1,
+    cursor: str | None = None,
+    metadata: Mapping[str, JsonValue] | None = None,
 ) -> None:
-    """Raise `InvalidInput` for arguments of `runs` that can't match anything."""
+    """Raise `InvalidInput` for arguments of `runs`, `events` or `search` that can't match anything."""
     problems: list[tuple[str, object]] = []
 
     if status is not None and status not in STATUSES:

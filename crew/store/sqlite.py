@@ -8,6 +8,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,10 +30,14 @@ from crew.store.sqlite_leases import SQLiteLeases
 from crew.store.sqlite_reader import SQLiteReader
 from crew.store.sqlite_rows import RUN_COLUMNS, StoredRow
 from crew.store.sqlite_schema import open_prepared
+from crew.store.sqlite_search import FIRST_KEY
 
 log = logging.getLogger("crew")
 
 Value = TypeVar("Value")
+
+INDEX_PAUSE = 0.25
+"""The pause after each batch of the index of the search, for other writers, as a part of the time of the batch."""
 
 
 class SQLiteStore:
@@ -148,6 +153,7 @@ class SQLiteStore:
 
     async def events(self, run_id: str, after: Cursor | None = None, limit: int = 1_000) -> tuple[StoredEvent, ...]:
         """The stored events of a run after a cursor, in order."""
+        check_page(limit=limit)
         return await self._read(lambda: self._reader.events(run_id, after, limit), run_id)
 
     async def transcript(self, run_id: str) -> tuple[Message, ...]:
@@ -160,7 +166,15 @@ class SQLiteStore:
 
     async def search(self, words: str, *, limit: int = 20) -> tuple[FoundMessage, ...]:
         """The messages that contain all these words, newest first; the first search builds an index."""
-        return await self._read(lambda: self._reader.search(words, limit))
+        check_page(limit=limit)
+        search, start = self._reader.search, FIRST_KEY if words.split() else None
+
+        while start is not None:
+            began = time.monotonic()
+            start = await self._read(partial(search.index_messages, start))
+            await asyncio.sleep(INDEX_PAUSE * (time.monotonic() - began))
+
+        return await self._read(lambda: search.find(words, limit)) if words.split() else ()
 
     async def forget(self, id: str, *, conversation: bool = False) -> int:
         """Erase a run or a conversation, also from the bytes of the file; the number of runs erased."""

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from crew.errors import StoreError, UnknownRun
 from crew.messages import Message, Transcript
-from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
+from crew.runs.interfaces import Cursor, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
 from crew.store.checksums import check_row
 from crew.store.codec import BareState, decode_bare_state, decode_event, decode_messages
 from crew.store.rows import continued_error, metadata_rows, page_start, run_info, run_page
@@ -47,7 +47,7 @@ class SQLiteReader:
     """Reads from a connection. The caller holds the lock of the store."""
 
     def __init__(self, file: sqlite3.Connection) -> None:
-        self._file, self._search = file, SQLiteSearch(file)
+        self._file, self.search = file, SQLiteSearch(file)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -299,10 +299,6 @@ class SQLiteReader:
 
         return found
 
-    def search(self, words: str, limit: int) -> tuple[FoundMessage, ...]:
-        """The messages that contain all words, newest first."""
-        return self._search.find(words, limit)
-
     # ------------------------------------------------------------------------------------------ erasing
 
     def forget(self, id: str, *, is_conversation: bool) -> int:
@@ -323,8 +319,8 @@ class SQLiteReader:
         self._check_unused(id, ids)
 
         for run_id, path, inherited in erased:
-            self._search.erase_messages("path = ? AND position >= ?", (path, inherited))
-            self._search.erase_messages("path >= ? AND path < ?", (f"{run_id}/", f"{run_id}0"))
+            self.search.erase_messages("path = ? AND position >= ?", (path, inherited))
+            self.search.erase_messages("path >= ? AND path < ?", (f"{run_id}/", f"{run_id}0"))
 
             for table, column in (
                 ("events", "run_id"),

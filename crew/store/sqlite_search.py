@@ -13,18 +13,33 @@ from crew.store.rows import message_text
 from crew.store.sqlite_file import transaction
 from crew.store.sqlite_rows import MESSAGE_COLUMNS, checked_message
 
-SEARCH_SCHEMA = """
-CREATE TABLE IF NOT EXISTS indexed (
-  id INTEGER PRIMARY KEY, path TEXT NOT NULL, position INTEGER NOT NULL, UNIQUE (path, position)
-);
-CREATE VIRTUAL TABLE IF NOT EXISTS texts USING fts5 (text, content='', tokenize='trigram');
-"""
-"""The index of the search. It is filled by the first search, and does not slow down commits."""
+INDEX_SCHEMA = (
+    "DROP TABLE IF EXISTS texts",
+    "DROP TABLE IF EXISTS indexed",
+    """CREATE TABLE indexed (
+      id INTEGER PRIMARY KEY, path TEXT NOT NULL, position INTEGER NOT NULL, at REAL NOT NULL DEFAULT 0,
+      UNIQUE (path, position)
+    )""",
+    "CREATE VIRTUAL TABLE texts USING fts5 (text, content='', tokenize='trigram')",
+)
+"""The index of the search, with the times of the messages. Searches fill it, so that it does not slow down commits."""
 
-INDEX_BATCH = 500
+UNINDEXED = """
+FROM messages m WHERE (path, position) >= (?, ?)
+AND NOT EXISTS (SELECT 1 FROM indexed i WHERE i.path = m.path AND i.position = m.position)
+ORDER BY path, position LIMIT ?
+"""
+
+INDEX_BATCH = 2_000
+"""The messages of one transaction, which takes about 60 ms; other writers wait so long."""
 
 MIN_WORD = 3
 """The index knows sequences of three characters; shorter words are only compared."""
+
+MessageKey = tuple[str, int]
+"""The path and the position of a message."""
+
+FIRST_KEY: MessageKey = ("", 0)
 
 
 class SQLiteSearch:
@@ -34,21 +49,14 @@ class SQLiteSearch:
         self._file = file
 
     def find(self, words: str, limit: int) -> tuple[FoundMessage, ...]:
-        """The messages that contain all words, newest first."""
+        """The messages in the index that contain all words, newest first."""
         wanted = [word.casefold() for word in words.split()]
-
-        if not wanted:
-            return ()
-
-        if self._file.execute("PRAGMA query_only").fetchone()[0]:
-            text = "the search keeps an index in the file, which was opened read-only: open it without read_only"
-            raise StoreError("", text)
-
-        self._update_index()
         found: list[FoundMessage] = []
 
-        for row in self._candidates([word for word in wanted if len(word) >= MIN_WORD]):
-            path, position, *_ = row
+        for path, position in self._candidates([word for word in wanted if len(word) >= MIN_WORD]):
+            row = self._file.execute(
+                f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE path = ? AND position = ?", (path, position)
+            ).fetchone()
             message = decode_messages([checked_message(row)])[0]
             text = message_text(message).casefold()
 
@@ -60,40 +68,60 @@ class SQLiteSearch:
 
         return tuple(found)
 
-    def _candidates(self, words: Sequence[str]) -> Iterator[Sequence[Any]]:
-        select = f"SELECT {MESSAGE_COLUMNS} FROM indexed i JOIN messages m USING (path, position)"
+    def _candidates(self, words: Sequence[str]) -> Iterator[MessageKey]:
+        select, order = "SELECT path, position FROM indexed i", "ORDER BY i.at DESC, i.id DESC"
 
         if not words:
-            yield from self._file.execute(f"{select} ORDER BY i.id DESC")
+            yield from self._file.execute(f"{select} {order}")
             return
 
         query = " AND ".join('"' + word.replace('"', '""') + '"' for word in words)
         yield from self._file.execute(
-            f"{select} JOIN texts ON texts.rowid = i.id WHERE texts MATCH ? ORDER BY i.id DESC", (query,)
+            f"{select} JOIN texts ON texts.rowid = i.id WHERE texts MATCH ? {order}", (query,)
         )
 
-    def _update_index(self) -> None:
-        """Add the messages that were stored since the last search."""
-        self._file.executescript(SEARCH_SCHEMA)
+    def index_messages(self, start: MessageKey) -> MessageKey | None:
+        """Add a batch of the messages from this key on to the index; returns where the next batch starts, if any.
+
+        Each batch is one transaction: other processes, and other threads of this store, write in between.
+        """
+        self._prepare_index()
+        # Before the transaction: most searches add little, and have to look at many messages that are in the index.
+        first = self._file.execute(f"SELECT path, position {UNINDEXED}", (*start, 1)).fetchone()
+
+        if first is None:
+            return None
+
+        with transaction(self._file, is_synchronised=False):
+            rows = self._file.execute(f"SELECT {MESSAGE_COLUMNS} {UNINDEXED}", (*first, INDEX_BATCH)).fetchall()
+
+            for row in rows:
+                message = decode_messages([checked_message(row)])[0]
+                added = self._file.execute(
+                    "INSERT INTO indexed (path, position, at) VALUES (?, ?, ?)", (*row[:2], message.time)
+                )
+                self._file.execute(
+                    "INSERT INTO texts (rowid, text) VALUES (?, ?)", (added.lastrowid, message_text(message))
+                )
+
+        return (rows[-1][0], rows[-1][1] + 1) if rows else None
+
+    def _prepare_index(self) -> None:
+        """Create the index, unless it exists; one without times, of an earlier release, is built again."""
+        if self._file.execute("PRAGMA query_only").fetchone()[0]:
+            text = "the search keeps an index in the file, which was opened read-only: open it without read_only"
+            raise StoreError("", text)
+
+        if self._has_times():
+            return
 
         with transaction(self._file):
-            for row in self._unindexed():
-                added = self._file.execute("INSERT INTO indexed (path, position) VALUES (?, ?)", row[:2])
-                text = message_text(decode_messages([checked_message(row)])[0])
-                self._file.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (added.lastrowid, text))
+            if not self._has_times():  # another process may have created it
+                for statement in INDEX_SCHEMA:
+                    self._file.execute(statement)
 
-    def _unindexed(self) -> Iterator[Sequence[Any]]:
-        """The messages that are not in the index, by path and position; a part of them is in memory at a time."""
-        last: tuple[str, int] = ("", -1)
-
-        while rows := self._file.execute(
-            f"SELECT {MESSAGE_COLUMNS} FROM messages m WHERE (path, position) > (?, ?) AND NOT EXISTS "
-            "(SELECT 1 FROM indexed i WHERE i.path = m.path AND i.position = m.position) "
-            "ORDER BY path, position LIMIT ?",
-            (*last, INDEX_BATCH),
-        ).fetchall():
-            yield from rows
-            last = (rows[-1][0], rows[-1][1])
+    def _has_times(self) -> bool:
+        return self._file.execute("SELECT 1 FROM pragma_table_info('indexed') WHERE name = 'at'").fetchone() is not None
 
     def _run_of(self, path: str, position: int) -> str:
         """The run or branch that wrote the message at this position of a path."""

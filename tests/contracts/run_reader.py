@@ -197,6 +197,24 @@ class RunReaderContract:
         await executor(store).execute("A new question with a zebra.", run_id="new")
         assert [one.run_id for one in await store.search("zebra")] == ["new"]
 
+    async def test_search_finds_the_newest_message_first(self, store: Any) -> None:
+        """Whatever the ids of the runs, also if a conversation was continued after another run began."""
+        for run_id, name in (("m", "y"), ("z", "b"), ("k", "c"), ("a", "y")):
+            await executor(store).execute("A zebra.", run_id=run_id, conversation=name)
+
+        assert [one.run_id for one in await store.search("zebra")] == ["a", "k", "z", "m"]
+        assert [one.run_id for one in await store.search("zebra", limit=2)] == ["a", "k"]
+        assert [one.run_id for one in await store.search("a")][-1] == "m"
+
+    @pytest.mark.parametrize("limit", [0, -1])
+    async def test_limit_below_one_is_refused(self, store: Any, limit: int) -> None:
+        """It can't match anything; -1 is not "all"."""
+        await conversation(store, 1)
+
+        for read in (store.search("question", limit=limit), store.events("r0", limit=limit)):
+            with pytest.raises(InvalidInput, match=f"limit must be at least 1, not {limit}"):
+                await read
+
     async def test_forgotten_run_is_gone(self, store: Any) -> None:
         """From every answer; other runs stay."""
         await conversation(store, 1)

@@ -351,30 +351,3 @@ def test_run_is_read_from_one_commit_while_another_process_commits(tmp_path: Pat
     assert commits == 1
     assert SQLiteReader(file).run("r").info.version == 2
     file.close()
-
-
-async def test_the_index_of_the_search_is_built_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large store is not read into memory at once: each part continues after the last message of the one before."""
-    monkeypatch.setattr("crew.store.sqlite_search.INDEX_BATCH", 3)
-    store = SQLiteStore(tmp_path / "runs.db")
-    executor = CrewExecutor(Agent("a", model=ScriptedProvider(lambda request: "An answer.")), store=store)
-
-    for number in range(5):
-        await executor.execute(f"Question {number}.", conversation=f"c{number % 2}")
-
-    assert len(await store.search("question", limit=100)) == 5
-    await executor.execute("One more question.")
-    assert len(await store.search("question", limit=100)) == 6
-    assert len(await store.search("answer", limit=100)) == 6
-    store.close()
-
-
-async def test_a_search_in_a_file_that_is_read_only_names_the_reason(tmp_path: Path) -> None:
-    """The index of the search would change the file."""
-    SQLiteStore(tmp_path / "runs.db").close()
-    store = SQLiteStore(tmp_path / "runs.db", read_only=True)
-
-    with pytest.raises(StoreError, match="open it without read_only"):
-        await store.search("question")
-
-    store.close()
