@@ -21,7 +21,7 @@ from crew.engine.held_leases import LeaseKeeper
 from crew.engine.requests import RequestProviders
 from crew.engine.run_start import HistoryInput, ResumeArguments, ResumeOptions, RunArguments, RunOptions, RunStarter
 from crew.engine.run_sync import run_sync
-from crew.engine.stored_runs import cancel_run, is_driven_elsewhere, recover_runs
+from crew.engine.stored_runs import cancel_run, is_driven_elsewhere, recover_runs, unfinished_runs
 from crew.engine.stream import EventStream
 from crew.engine.token_meter import TokenMeter
 from crew.errors import CrewError
@@ -277,9 +277,15 @@ class CrewExecutor(Generic[Deps_contra, Output_co]):
         given = ResumeArguments(run_id, answers, **options)
         return self._streams.resume(given, deps, streams=True)
 
-    async def recover(self) -> dict[str, RunResult[Output_co] | CrewError]:
-        """Resume the runs of this crew whose owner died, all at the same time: the result or error of each run."""
-        return await recover_runs(self._active_runs, self._store.load, self.resume, self.plan.crew.name)
+    async def recover(self, *, interrupted: bool = False) -> dict[str, RunResult[Output_co] | CrewError]:
+        """Resume the runs of this crew whose owner died, all at the same time: the result or error of each run.
+
+        With `interrupted`, also the unfinished runs that nothing drives: `aclose` or the cancellation of a task stopped
+        them. Paused and failed runs wait for a person.
+        """
+        crew = self.plan.crew.name
+        unfinished = await unfinished_runs(self.store, crew) if interrupted else ()
+        return await recover_runs(self._active_runs, self._store.load, self.resume, crew, unfinished)
 
     async def cancel(self, run_id: str) -> None:
         """Cancel a run that is under way or paused; it returns with `stop_reason="cancelled"` and a valid history.

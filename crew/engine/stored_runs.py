@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from crew.engine.active_runs import ActiveRuns
-from crew.errors import CrewError, InvalidInput, RunActive, RunConflict, RunExists, UnknownRun, Violation, abbreviate
+from crew.errors import (
+    CrewError,
+    InvalidInput,
+    RunActive,
+    RunConflict,
+    RunExists,
+    StoreError,
+    UnknownRun,
+    Violation,
+    abbreviate,
+)
 from crew.messages import Message, UserMessage
 from crew.runs.events import RunStarted
 from crew.runs.interfaces import RunReader, RunStore, StoredRun
@@ -57,6 +67,10 @@ class ExistingRun:
 
         if state is None:
             return None
+
+        if state.crew != self.plan.crew.name:
+            text = f"Run {run_id!r} exists and belongs to the crew {state.crew!r}, not to {self.plan.crew.name!r}: "
+            raise InvalidInput([Violation(rule="on_existing", text=f"{text}choose another run_id.", value=run_id)])
 
         stored = await _read_goal(self.store, state)
 
@@ -134,36 +148,65 @@ async def cancel_run(
         await close(stored)
 
 
+async def unfinished_runs(store: RunStore, crew: str) -> list[str]:
+    """The runs of this crew that are under way, or whose process stopped them or died; not paused and failed ones."""
+    if not isinstance(store, RunReader):
+        text = f"The store {type(store).__name__} can't list its runs: it has no methods of RunReader. Use SQLiteStore."
+        raise StoreError("", text)
+
+    found: list[str] = []
+    cursor: str | None = None
+
+    while True:
+        page = await store.runs(crew=crew, status="running", limit=200, cursor=cursor)
+        found += [info.run_id for info in page.runs]
+
+        if (cursor := page.cursor) is None:
+            return found
+
+
 async def recover_runs(
     active: ActiveRuns,
     load: Callable[[str], Awaitable[StoredRun]],
     resume: Callable[[str], Awaitable[RunResult]],
     crew: str,
+    unfinished: Sequence[str] = (),
 ) -> dict[str, RunResult | CrewError]:
-    """Resume the runs of this crew whose owner died, all at the same time; the outcome of each one."""
+    """Resume the runs of this crew whose owner died, all at the same time; the outcome of each one.
+
+    Also those of the `unfinished` runs that nothing drives.
+    """
     outcomes: dict[str, RunResult | CrewError] = {}
     leases = active.leases
 
     if leases is None:
         return outcomes  # the runs ended with their process
 
+    abandoned = {lease.run_id: lease for lease in await leases.abandoned()}
+
+    async def resume_unowned(run_id: str) -> None:
+        try:
+            if await active.is_owned(run_id):
+                return
+
+            state = (await load(run_id)).state
+
+            if (state.crew, state.driver) == (crew, active.driver):
+                outcomes[run_id] = await resume(run_id)
+        except (RunActive, RunConflict):
+            pass  # another process was faster
+        except UnknownRun:
+            if run_id in abandoned:
+                await leases.discard(abandoned[run_id])  # its owner died after the last commit of the run
+
     async def recover(run_id: str) -> None:
         try:
-            outcomes[run_id] = await resume(run_id)
-        except (RunActive, RunConflict, UnknownRun):
-            pass  # another process was faster
+            await resume_unowned(run_id)
         except CrewError as error:  # each run has its own outcome
             outcomes[run_id] = error
 
     async with asyncio.TaskGroup() as group:
-        for lease in await leases.abandoned():
-            try:
-                state = (await load(lease.run_id)).state
-            except UnknownRun:  # it died after the last commit of the run
-                await leases.discard(lease)
-                continue
-
-            if state.crew == crew:
-                group.create_task(recover(lease.run_id))
+        for run_id in dict.fromkeys([*abandoned, *unfinished]):
+            group.create_task(recover(run_id))
 
     return outcomes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -258,6 +259,11 @@ async def test_finished_run_is_returned_instead_of_started(tmp_path: Path) -> No
     with pytest.raises(InvalidInput, match="another input, 'go'"):
         await other.execute("stop", run_id="r", on_existing="return")
 
+    another = CrewExecutor(Agent("another", model=ScriptedProvider()), store=SQLiteStore(tmp_path / "runs.db"))
+
+    with pytest.raises(InvalidInput, match="belongs to the crew 'solo', not to 'another'"):
+        await another.execute("go", run_id="r", on_existing="return")
+
 
 @pytest.mark.parametrize("make_store", [MemoryStore, JsonStore])
 async def test_paused_run_is_returned_with_its_pauses(make_store: Callable[[], Any]) -> None:
@@ -324,6 +330,60 @@ async def test_recover_leaves_runs_that_have_not_lost_their_owner(tmp_path: Path
     assert [lease.run_id for lease in await store.leases().list()] == ["theirs"]
     recovered = await CrewExecutor(Agent("x", model=ScriptedProvider("back")), store=store).recover()
     assert {run_id: outcome.output for run_id, outcome in recovered.items()} == {"theirs": "back"}
+
+
+async def test_damaged_run_does_not_end_recover(tmp_path: Path) -> None:
+    """Its outcome is its error; the other runs are resumed, also those that began before it was found."""
+    path, clock = tmp_path / "runs.db", ManualClock()
+    store = SQLiteStore(path, clock=clock)
+
+    for run_id in ("a", "b", "c"):
+        with pytest.raises(RunError):
+            await CrewExecutor(Agent("x", model=ScriptedProvider(RuntimeError("no"))), store=store).execute(
+                "go", run_id=run_id
+            )
+
+        await store.leases().acquire(Lease(run_id=run_id, holder=this_holder("dead")))
+
+    clock.now += 15
+
+    with sqlite3.connect(path) as file:
+        file.execute("UPDATE runs SET state = substr(state, 1, 50) WHERE run_id = 'b'")
+
+    file.close()
+    damaged = SQLiteStore(path, clock=clock)
+    recovered = await CrewExecutor(Agent("x", model=ScriptedProvider("one", "two")), store=damaged).recover()
+    assert isinstance(recovered.pop("b"), StoreError)
+    assert {run_id: outcome.stop_reason for run_id, outcome in recovered.items()} == {
+        "a": "completed",
+        "c": "completed",
+    }
+
+
+async def test_recover_resumes_interrupted_runs_if_asked(tmp_path: Path) -> None:
+    """A service that was stopped with `aclose` released its leases; live, paused and failed runs are not touched."""
+    path, gates = tmp_path / "runs.db", [Gate(), Gate()]
+    executors = [CrewExecutor(writer(gate.tool), store=path) for gate in gates]
+    runs = [asyncio.create_task(one.execute("go", run_id=id)) for one, id in zip(executors, "ab", strict=True)]
+    await asyncio.gather(*(gate.entered.wait() for gate in gates))
+    await executors[0].aclose()
+    await asyncio.wait(runs[:1])
+
+    for line in (RuntimeError("no"), "Which?"):
+        agent = Agent("writer", model=ScriptedProvider(line), wait_for_signal=True)
+        await asyncio.gather(CrewExecutor(agent, store=path).execute("go"), return_exceptions=True)
+
+    restarted = CrewExecutor(Agent("writer", model=ScriptedProvider("done"), tools=[Gate().tool]), store=path)
+    assert await restarted.recover() == {}
+    other = CrewExecutor(answering(), store=path)
+    assert await other.recover(interrupted=True) == {}
+    recovered = await restarted.recover(interrupted=True)
+    assert {id: outcome.pauses[0].reason for id, outcome in recovered.items()} == {"a": "in_doubt"}
+    gates[1].opened.set()
+    assert (await runs[1]).output == "done"
+
+    for executor in (*executors, restarted, other):
+        await executor.aclose()
 
 
 async def test_new_run_takes_its_lease_with_its_first_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
