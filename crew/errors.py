@@ -204,14 +204,22 @@ class RunActive(CrewError):
 
 
 class ConversationBusy(CrewError):
-    """Another turn of this conversation is under way: the run `run_id`, or "" before it is stored."""
+    """Another turn of this conversation is under way: the run `run_id`, or "" before it is stored.
 
-    def __init__(self, conversation_id: str, run_id: str = "") -> None:
-        self.conversation_id, self.run_id = conversation_id, run_id
+    `is_enclosing` is whether the call is part of that turn, which a tool may start: it can't wait for its end.
+    """
+
+    def __init__(self, conversation_id: str, run_id: str = "", *, is_enclosing: bool = False) -> None:
+        self.conversation_id, self.run_id, self.is_enclosing = conversation_id, run_id, is_enclosing
         text = (
             f"Another turn of the conversation {conversation_id!r} is under way{f', run {run_id!r}' if run_id else ''}."
         )
-        super().__init__(f"{text} Wait until it ends, or pass on_busy='wait'.")
+        advice = (
+            "This call is part of that turn and would wait for ever: use another conversation."
+            if is_enclosing
+            else "Wait until it ends, or pass on_busy='wait'."
+        )
+        super().__init__(f"{text} {advice}")
 
 
 class ConversationPaused(CrewError):

@@ -76,7 +76,8 @@ class RunStreams:
     def conversations(self) -> Conversations:
         """The stored conversations of this crew."""
         # Made for each use: an executor must not refer to itself.
-        return Conversations(self.store.get(), self.plan.crew.name, self.close, self.active_runs.is_owned)
+        active = self.active_runs
+        return Conversations(self.store.get(), self.plan.crew.name, active.driver, self.close, active.is_owned)
 
     def resume(self, given: ResumeArguments, deps: Any, *, streams: bool) -> EventStream[Any]:
         """The stream of a run that is continued."""

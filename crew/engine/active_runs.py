@@ -88,7 +88,7 @@ class ActiveRuns:
 
         With `take_over` the run is taken from the process that owns it.
         """
-        enter_run(run.order)
+        enter_run(run.order, run.state.run_id)
 
         with closing_observers(run):
             self._check_driver(run, may_change=take_over or isinstance(first, RunStarted))

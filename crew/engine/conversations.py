@@ -10,7 +10,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from crew.errors import ConversationBusy, ConversationPaused, InvalidInput, StoreError, UnknownRun, Violation, describe
+from crew.engine.fairness import enclosing_runs
+from crew.errors import (
+    ConversationBusy,
+    ConversationPaused,
+    InvalidInput,
+    RunActive,
+    RunConflict,
+    StoreError,
+    UnknownRun,
+    Violation,
+    describe,
+)
 from crew.messages import Message
 from crew.runs.interfaces import PRINCIPAL_KEY, ConversationStore, RunReader, RunStore, StoredRun, StoredRunInfo
 from crew.runs.result import RunResult
@@ -31,6 +42,7 @@ class Turn:
     """
 
     conversation_id: str
+    run_id: str = ""
     principal: object = None
     on_busy: OnBusy = "error"
     on_paused: OnPaused = "error"
@@ -58,6 +70,14 @@ class Conversation:
 Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Claim:
+    """A turn that holds its conversation, or waits for it; `waiter` is None for one that did not wait."""
+
+    run_id: str
+    waiter: Waiter | None = None
+
+
 @dataclass(slots=True)
 class Claims:
     """The conversations with a turn under way in this process. Turns that wait follow each other in order.
@@ -66,42 +86,44 @@ class Claims:
     """
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _turns: dict[tuple[int, str], deque[Waiter | None]] = field(default_factory=dict)
-    """By store and conversation: the turn that holds it, and those that wait; None for a turn that did not wait."""
+    _turns: dict[tuple[int, str], deque[Claim]] = field(default_factory=dict)
+    """By store and conversation: the turn that holds it, and those that wait."""
 
     @asynccontextmanager
     async def claim(self, store: RunStore, turn: Turn) -> AsyncIterator[None]:
         """Hold a conversation of this store; `ConversationBusy` if another turn holds it, unless this one may wait."""
         key = (id(store), turn.conversation_id)  # the store lives as long as the claim
-        waiter: Waiter | None = None
+        claim = Claim(turn.run_id)
 
         with self._lock:
             if key not in self._turns:
-                self._turns[key] = deque([None])
+                self._turns[key] = deque([claim])
             elif turn.on_busy == "error":
                 raise ConversationBusy(turn.conversation_id)
+            elif (holder := self._turns[key][0].run_id) in enclosing_runs():
+                raise ConversationBusy(turn.conversation_id, holder, is_enclosing=True)
             else:
                 loop = asyncio.get_running_loop()
-                waiter = (loop, loop.create_future())
-                self._turns[key].append(waiter)
+                claim = Claim(turn.run_id, (loop, loop.create_future()))
+                self._turns[key].append(claim)
 
         try:
-            if waiter is not None:
-                await waiter[1]
+            if claim.waiter is not None:
+                await claim.waiter[1]
 
             yield
         finally:
-            self._release(key, waiter)
+            self._release(key, claim)
 
-    def _release(self, key: tuple[int, str], waiter: Waiter | None) -> None:
+    def _release(self, key: tuple[int, str], claim: Claim) -> None:
         with self._lock:
             turns = self._turns.get(key, deque())
 
-            if waiter not in turns:
+            if claim not in turns:
                 return  # its loop was closed while it waited
 
-            is_holder = turns[0] is waiter
-            turns.remove(waiter)
+            is_holder = turns[0] is claim
+            turns.remove(claim)
 
             if is_holder:
                 _admit_next(turns)
@@ -110,9 +132,9 @@ class Claims:
                 self._turns.pop(key, None)
 
 
-def _admit_next(turns: deque[Waiter | None]) -> None:
+def _admit_next(turns: deque[Claim]) -> None:
     """Wake the first turn; one whose event loop was closed is left out."""
-    while turns and (waiter := turns[0]) is not None:
+    while turns and (waiter := turns[0].waiter) is not None:
         loop, future = waiter
 
         try:
@@ -137,11 +159,12 @@ class Conversations:
     """Starts the turns of stored conversations.
 
     `close` ends an unfinished run and returns its last state. `is_owned` is whether a run is under way, here or in
-    another process.
+    another process. `driver` is the system that drives the runs of this executor.
     """
 
     store: RunStore
     crew: str
+    driver: str
     close: Callable[[StoredRun], Awaitable[RunState]]
     is_owned: Callable[[str], Awaitable[bool]]
 
@@ -163,6 +186,9 @@ class Conversations:
                 except ConversationBusy as error:
                     if turn.on_busy == "error" or error.conversation_id != turn.conversation_id:
                         raise
+
+                    if error.run_id in enclosing_runs():
+                        raise ConversationBusy(turn.conversation_id, error.run_id, is_enclosing=True) from None
 
                 await asyncio.sleep(POLL_SECONDS)  # the turn of another process: nothing here notifies of its end
 
@@ -191,7 +217,13 @@ class Conversations:
         if is_blocked(state) and turn.on_paused == "error":
             raise ConversationPaused(id, state.run_id, pending_pauses(state))
 
-        return await self.close(stored)
+        try:
+            return await self.close(stored)
+        except (RunActive, RunConflict, UnknownRun) as error:
+            if state.driver != self.driver:
+                raise  # it belongs to another system, and waiting does not change that
+
+            raise ConversationBusy(id, state.run_id) from error  # another process was faster
 
     async def last_turn(self, conversation_id: str) -> StoredRun | None:
         """The newest run of a conversation; None if there is none."""

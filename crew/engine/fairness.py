@@ -26,6 +26,7 @@ class RunOrder(NamedTuple):
 
 _NUMBERS = itertools.count()
 _CURRENT: ContextVar[RunOrder | None] = ContextVar("crew_run_order", default=None)
+_ENCLOSING: ContextVar[frozenset[str]] = ContextVar("crew_enclosing_runs", default=frozenset())
 
 
 def next_order() -> RunOrder:
@@ -34,9 +35,15 @@ def next_order() -> RunOrder:
     return RunOrder(next(_NUMBERS)) if outer is None else RunOrder(outer.number, is_nested=True)
 
 
-def enter_run(order: RunOrder) -> None:
+def enter_run(order: RunOrder, run_id: str) -> None:
     """Mark the current task, and the tasks and threads that it starts, as part of a run."""
     _CURRENT.set(order)
+    _ENCLOSING.set(_ENCLOSING.get() | {run_id})
+
+
+def enclosing_runs() -> frozenset[str]:
+    """The ids of the runs that the current task is part of."""
+    return _ENCLOSING.get()
 
 
 @dataclass(slots=True, eq=False)

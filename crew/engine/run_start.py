@@ -136,12 +136,14 @@ class RunStarter:
         metadata = scrub_value(scrubber, check_metadata(given.metadata))
         overrides = read_overrides(given.model, given.settings)
         check_overrides(self.plan, overrides, self.check_model)
+        run_id = given.run_id or uuid.uuid4().hex
         turn: Turn | None = None
 
         if given.conversation is not None:
             check_conversation(given.conversation, given.history, given.on_busy, given.on_paused)
             turn = Turn(
                 conversation_id=given.conversation,
+                run_id=run_id,
                 principal=metadata.get(PRINCIPAL_KEY),
                 on_busy=given.on_busy,
                 on_paused=given.on_paused,
@@ -152,7 +154,7 @@ class RunStarter:
             history=history,
             agent=self._known_agent(given.agent) if given.agent else "",
             parameters=parameters,
-            run_id=given.run_id or uuid.uuid4().hex,
+            run_id=run_id,
             metadata=metadata,
             turn=turn,
             overrides=overrides,

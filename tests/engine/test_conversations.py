@@ -7,6 +7,7 @@ import gc
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,24 @@ from typing import Any
 import pytest
 
 from crew import Agent, Crew, CrewExecutor, RunError, RunResult, ScriptedProvider, call, handoff, recall, tool
-from crew.engine.conversations import Claims, Turn
-from crew.errors import ConversationBusy, ConversationPaused, InvalidInput, MessageNotLoaded, RunExpired, UnknownRun
+from crew.engine.conversations import Claims, Conversations, Turn
+from crew.errors import (
+    ConversationBusy,
+    ConversationPaused,
+    InvalidInput,
+    MessageNotLoaded,
+    RunActive,
+    RunConflict,
+    RunExpired,
+    UnknownRun,
+)
 from crew.history import Rolling, Summarize
 from crew.interfaces import ModelRequest, Policy
 from crew.messages import ToolMessage
 from crew.runs import RunStore
 from crew.runs.events import RunFinished, Warned
+from crew.runs.interfaces import StoredRun
+from crew.runs.state import RunState
 from crew.store import MemoryStore, SQLiteStore
 from tests.support.providers import HangingProvider, RecordingProvider
 from tests.support.stores import JsonStore
@@ -245,6 +257,38 @@ async def test_a_turn_whose_event_loop_was_closed_does_not_keep_the_conversation
             await claims.claim(store, Turn(conversation_id="c")).__aenter__()
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+async def test_turn_inside_a_turn_of_its_conversation_does_not_wait_for_it(store: Any, is_resumed: bool) -> None:
+    """A tool that executes a turn of its own conversation would wait for ever; another conversation is free."""
+    errors: list[ConversationBusy] = []
+
+    @tool(approval=is_resumed)
+    async def ask() -> str:
+        """Ask the same crew."""
+        try:
+            await executor.execute("Inside.", conversation="c", on_busy="wait")
+        except ConversationBusy as error:
+            errors.append(error)
+
+        return str((await executor.execute("Inside.", conversation="d", on_busy="wait")).output)
+
+    def reply(request: ModelRequest) -> Any:
+        last = request.messages[-1]
+        return call("ask") if last.role == "user" and last.text == "Outside." else "Done."
+
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider(reply), tools=[ask]), store=store)
+
+    async with asyncio.timeout(60):
+        result = await executor.execute("Outside.", conversation="c", run_id="outer")
+
+        if is_resumed:
+            result = await executor.resume("outer", {result.pauses[0].id: True})
+
+        assert result.output == "Done."
+        assert [(error.run_id, error.is_enclosing) for error in errors] == [("outer", True)]
+        assert (await executor.execute("Next.", conversation="c", on_busy="wait")).output == "Done."
+
+
 async def test_turn_that_lost_a_race_is_not_stored(store: Any) -> None:
     """The store refuses a turn that does not follow the newest run: another process was faster."""
     [first] = await talk(chat(store), 1, "c")
@@ -332,6 +376,71 @@ async def test_turn_after_an_interrupted_one_continues_its_committed_messages(st
     await asyncio.wait([first])
     result = await chat(store).execute("Two.", conversation="c")
     assert [message.text for message in result.history if message.role == "user"] == ["One.", "Two."]
+
+
+async def failed_turn(store: Any, driver: str = "") -> None:
+    """A conversation whose last turn failed, driven by this system."""
+    with pytest.raises(RunError):
+        await chat(store, ScriptedProvider(ValueError("boom"))).execute("One.", conversation="c", run_id="bad")
+
+    stored = await store.load("bad")
+    await store.commit("bad", stored.version, (), replace(stored.state, driver=driver))
+
+
+@pytest.mark.parametrize("error", [RunActive("bad"), RunConflict("bad", 2, 3), UnknownRun("bad")])
+async def test_turn_whose_last_turn_another_process_closes_is_busy(store: Any, error: Exception) -> None:
+    """Both saw a failed turn: the one that lost the race is refused, or reads the conversation again."""
+    await failed_turn(store)
+    executor = chat(store)
+    attempts: list[str] = []
+
+    async def close(stored: StoredRun) -> RunState:
+        attempts.append(stored.state.run_id)
+
+        if len(attempts) % 2:
+            raise error
+
+        return stored.state
+
+    async def is_owned(run_id: str) -> bool:
+        return False
+
+    async def run(before: RunState | None) -> RunResult:
+        return await executor.execute("Other.", conversation="d")
+
+    conversations = Conversations(store, "a", "", close, is_owned)
+    assert (await conversations.run_turn(Turn(conversation_id="c", on_busy="wait"), run)).stop_reason == "completed"
+    assert attempts == ["bad", "bad"]
+
+    with pytest.raises(ConversationBusy) as caught:
+        await conversations.run_turn(Turn(conversation_id="c"), run)
+
+    assert (caught.value.conversation_id, caught.value.run_id) == ("c", "bad")
+
+
+async def test_waiting_turns_of_two_stores_follow_each_other(tmp_path: Path) -> None:
+    """Each store stands for a process: both find a failed turn, one closes it, and the other one waits."""
+    stores = [SQLiteStore(tmp_path / "runs.db") for _ in range(2)]
+
+    for number in range(15):
+        with pytest.raises(RunError):
+            await chat(stores[0], ScriptedProvider(ValueError("boom"))).execute("One.", conversation=f"c{number}")
+
+        turns = [chat(store).execute("Two.", conversation=f"c{number}", on_busy="wait") for store in stores]
+        outputs = [str(result.output) for result in await asyncio.gather(*turns)]
+        assert sorted(outputs) == ["I see 2 messages.", "I see 4 messages."]
+
+    for store in stores:
+        store.close()
+
+
+async def test_turn_after_one_that_another_system_drives_is_refused_at_once(store: Any) -> None:
+    """Waiting would never end: the error says which system to use."""
+    await failed_turn(store, driver="temporal")
+
+    async with asyncio.timeout(60):
+        with pytest.raises(RunActive, match="belongs to a workflow of temporal"):
+            await chat(store).execute("Two.", conversation="c", on_busy="wait")
 
 
 # ------------------------------------------------------------------------------------------ reading
