@@ -70,8 +70,13 @@ class RunStreams:
         existing = ExistingRun(self.store.get(), self.active_runs, self.plan, new[1], self.secrets.scrubber())
         return self._stream(lambda publish: existing.find_or(lambda: start(publish)), checked.run_id)
 
-    def _stream(self, work: Callable[[Publish], Awaitable[RunResult[Any]]], run_id: str) -> EventStream[Any]:
-        return EventStream(work, run_id, self.active_runs.cancel, self.plan.output_type)
+    def _stream(
+        self, work: Callable[[Publish], Awaitable[RunResult[Any]]], run_id: str, *, resumes: bool = False
+    ) -> EventStream[Any]:
+        async def close(publish: Publish) -> RunResult[Any]:
+            return build_result(self.plan, await self.close(await self.store.load(run_id), publish))
+
+        return EventStream(work, run_id, self.active_runs.cancel, close, self.plan.output_type, resumes=resumes)
 
     def conversations(self) -> Conversations:
         """The stored conversations of this crew."""
@@ -96,11 +101,11 @@ class RunStreams:
             resumed = Resumed(run_id=run_id, answers=answers, traceparent=trace)
             return await self.active_runs.run(run, resumed, take_over=given.take_over)
 
-        return self._stream(work, run_id)
+        return self._stream(work, run_id, resumes=True)
 
-    async def close(self, stored: StoredRun) -> RunState:
+    async def close(self, stored: StoredRun, publish: Publish = lambda event: None) -> RunState:
         """Cancel a run that is not under way; its last state."""
-        run, _ = self._active_run(stored.state, lambda event: None, None, streams=False, resumes=True)
+        run, _ = self._active_run(stored.state, publish, None, streams=False, resumes=True)
         run.version = stored.version
         await self.active_runs.cancel_inactive(run)
         return run.state

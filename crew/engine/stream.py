@@ -36,10 +36,14 @@ class EventStream(Generic[StreamOutput_co]):
         work: Callable[[Publish], Awaitable[RunResult[StreamOutput_co]]],
         run_id: str,
         cancel: Callable[[str], Awaitable[bool]],
+        close: Callable[[Publish], Awaitable[RunResult[StreamOutput_co]]],
         output_type: Callable[[str], OutputType | None] = lambda agent: None,
+        *,
+        resumes: bool = False,
     ) -> None:
-        self._work, self._run_id = work, run_id
-        self._cancel, self._output_type = cancel, output_type
+        self._work, self._run_id, self._resumes = work, run_id, resumes
+        self._cancel, self._close, self._output_type = cancel, close, output_type
+        self._closed: RunResult[StreamOutput_co] | None = None
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
         self._task: asyncio.Task[RunResult[StreamOutput_co]] | None = None
         self._publish: Publish = self._queue.put_nowait
@@ -55,12 +59,22 @@ class EventStream(Generic[StreamOutput_co]):
     async def cancel(self) -> None:
         """Cancel the run: it ends with `stop_reason="cancelled"`. The stream goes on to its end, and has a result.
 
-        A run that waits for a conversation is cancelled when its turn comes. A finished run stays as it is.
+        A run that waits for a conversation is cancelled when its turn comes, and a paused run also if its stream has
+        ended. A finished run stays as it is.
         """
+        if self._task is None and self._resumes:
+            self._work = self._close  # nothing of the run is performed
+
         task = self._begin()
 
         while not task.done() and not await self._cancel(self._run_id):
             await asyncio.wait([task], timeout=0.01)  # the run is being prepared, and has no first commit yet
+
+        await asyncio.wait([task])
+        is_ended = self._closed is not None or task.cancelled() or task.exception() is not None
+
+        if not is_ended and task.result().stop_reason == "paused":
+            self._closed = await self._close(_discard)  # the stream of its events has ended
 
     @property
     def partial(self) -> Any:
@@ -79,6 +93,9 @@ class EventStream(Generic[StreamOutput_co]):
     @property
     def result(self) -> RunResult[StreamOutput_co]:
         """The result of the run; raises the error that ended it."""
+        if self._closed is not None:
+            return self._closed
+
         if self._task is None or not self._task.done() or self._task.cancelled():
             raise CrewError(
                 "The stream was not read to its end: iterate over all events before you ask for the result."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from crew import Agent, Context, CrewError, CrewExecutor, RunError, ScriptedProv
 from crew.errors import UnknownRun
 from crew.runs import Event
 from crew.runs.events import RunFailed, RunFinished, TextDelta, ToolProgress
+from crew.store import SQLiteStore
 from tests.support.clocks import TickingClock
 from tests.support.providers import RecordingProvider
 from tests.support.runs import collect, executor_for
@@ -172,3 +174,37 @@ async def test_stream_that_is_cancelled_before_it_is_read_has_a_result() -> None
             pass
 
     assert resumed.run_id == "unknown"
+
+
+@pytest.mark.parametrize("when", ["before it is read", "after it has ended", "after the pause of a new run"])
+async def test_cancelled_stream_of_a_paused_run_cancels_it(when: str, tmp_path: Path) -> None:
+    """As `executor.cancel` does; answers that were passed to a stream that has not begun are not applied."""
+    paid: list[str] = []
+
+    @tool(approval=True)
+    async def pay() -> str:
+        """Pay."""
+        paid.append("paid")
+        return "paid"
+
+    agent = Agent("a", model=ScriptedProvider(call("pay"), "Hi"), tools=[pay])
+
+    async with CrewExecutor(agent, store=tmp_path / "runs.db") as executor:
+        stream = executor.execute_stream("Go", run_id="r")
+        kinds = [event.kind async for event in stream]
+
+        if when != "after the pause of a new run":
+            answers = {stream.result.pauses[0].id: True} if when == "before it is read" else {}
+            stream = executor.resume_stream("r", answers)
+            kinds = [] if answers else [event.kind async for event in stream]
+
+        assert kinds[-1:] == ([] if when == "before it is read" else ["paused"])
+        await stream.cancel()
+        await stream.cancel()
+        assert (stream.result.stop_reason, stream.result.pauses, paid) == ("cancelled", (), [])
+
+        if when == "before it is read":
+            assert [event.kind async for event in stream] == ["cancelled", "run_finished"]
+
+        assert isinstance(executor.store, SQLiteStore)
+        assert (await executor.store.run("r")).info.status == "cancelled"
