@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from pydantic import JsonValue, TypeAdapter
-from pydantic_core import from_json
+from pydantic_core import to_json
 
 from crew.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from crew.models import token_prices
@@ -231,12 +231,31 @@ def message_bytes(message: Message) -> bytes:
     return encode_messages([message])[0]
 
 
-def recording_json(record: RunRecord) -> dict[str, Any]:
-    """The transcript of a run and its branches, as `crew simulate` reads them."""
-    return {
-        "transcript": [from_json(item) for item in encode_messages([*record.state.transcript])],
-        "branches": _branches().dump_python(record.state.branches, mode="json"),
+def recording_json(facts: object, record: RunRecord, events: Sequence[bytes]) -> bytes:
+    """A run with its transcript, branches and events, as `crew simulate` reads them."""
+    parts = {
+        "run": to_json(facts),
+        "transcript": _list(encode_messages([*record.state.transcript])),
+        "branches": _branches().dump_json(record.state.branches),
+        "events": _list(events),
     }
+    return b"{%s}" % b",".join(b"%s:%s" % (to_json(key), part) for key, part in parts.items())
+
+
+def to_json_in_parts(value: object, depth: int = 4) -> bytes:
+    """JSON that is encoded in small parts: one call for all would not let other threads run until its end."""
+    match value:
+        case dict() if depth:
+            fields = (b"%s:%s" % (to_json(key), to_json_in_parts(one, depth - 1)) for key, one in value.items())
+            return b"{%s}" % b",".join(fields)
+        case list() if depth:
+            return _list([to_json_in_parts(one, depth - 1) for one in value])
+        case _:
+            return to_json(value)
+
+
+def _list(items: Sequence[bytes]) -> bytes:
+    return b"[%s]" % b",".join(items)
 
 
 @cache

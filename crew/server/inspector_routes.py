@@ -5,24 +5,32 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from importlib.resources import files
 from mimetypes import guess_type
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crew.runs.events import RunFinished
-from crew.runs.interfaces import Cursor, RunRecord, StoredRunInfo
+from crew.runs.interfaces import Cursor, RunRecord, StoredEvent, StoredRunInfo
 from crew.runs.state import pending_pauses
 from crew.server.access import Principal
 from crew.server.http_errors import HTTPError
-from crew.server.inspector_data import RunView, find_message, message_bytes, recording_json, search_messages, totals
+from crew.server.inspector_data import (
+    RunView,
+    find_message,
+    message_bytes,
+    recording_json,
+    search_messages,
+    to_json_in_parts,
+    totals,
+)
 from crew.server.inspector_instructions import describe_head
 from crew.server.inspector_what_if import describe, replay
 from crew.server.invalid_requests import read_query
@@ -34,6 +42,7 @@ from crew.server.server_context import ServerContext
 PAGE_EVENTS = 2_000
 MAX_VIEWS = 24
 MAX_FACTS = 2_000
+NO_STORE = {"Cache-Control": "no-store"}
 STATIC = files("crew.server") / "static"
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -191,18 +200,27 @@ class InspectorAPI:
         """A run: what changed after a cursor, or all of it."""
         query = read_query(request, ReadQuery)
         record = await self._context.run(principal, path_id(request))
-        view = await self._view(record)
-        after = parse_cursor(query.after)
+        status, after = await self._context.status(record.info), parse_cursor(query.after)
+        may_answer = principal.may("approve")
 
-        if after is not None and (view.cursor is None or after > view.cursor):
-            after = None  # the cursor of another store: the page gets everything
+        def encode(view: RunView) -> bytes:
+            # With the cursor of another store, the page gets everything.
+            known = after if after is not None and view.cursor is not None and after <= view.cursor else None
+            changes = view.changes(known, status, may_answer=may_answer)
+            return to_json_in_parts({**changes, "clock": time.time()})
 
-        status = await self._context.status(record.info)
-        changes = view.changes(after, status, may_answer=principal.may("approve"))
-        return _json({**changes, "clock": time.time()})
+        async with self._view(record) as view:
+            data = await asyncio.to_thread(encode, view)
 
-    async def _view(self, record: RunRecord) -> RunView:
-        """The view of a run with all stored events that led to this record."""
+        return Response(data, media_type="application/json", headers=NO_STORE)
+
+    @asynccontextmanager
+    async def _view(self, record: RunRecord) -> AsyncGenerator[RunView, None]:
+        """The view of a run with all stored events that led to this record.
+
+        A large run takes seconds: threads update and read the view, one at a time. A view whose update is cancelled is
+        dropped, because its thread goes on.
+        """
         run_id = record.info.run_id
 
         async with self._locks.setdefault(run_id, asyncio.Lock()):
@@ -211,10 +229,8 @@ class InspectorAPI:
             while True:
                 page = await self._context.reader.events(run_id, view.cursor, PAGE_EVENTS)
 
-                if view.update(record, self._context.scrub(record.info.crew, page)) < PAGE_EVENTS:
+                if await asyncio.to_thread(self._update, view, record, page) < PAGE_EVENTS:
                     break
-
-                await asyncio.sleep(0)  # other requests and runs get their turn
 
             self._views[run_id] = view
 
@@ -222,7 +238,10 @@ class InspectorAPI:
                 old, _ = self._views.popitem(last=False)
                 self._locks.pop(old, None)
 
-        return view
+            yield view
+
+    def _update(self, view: RunView, record: RunRecord, page: Sequence[StoredEvent]) -> int:
+        return view.update(record, self._context.scrub(record.info.crew, page))
 
     async def conversation(self, request: Request, principal: Principal) -> Response:
         """The runs of a conversation, oldest first."""
@@ -241,7 +260,7 @@ class InspectorAPI:
         if message is None:
             raise HTTPError(404, "not_found", f"The transcript has no message at position {query.position}.")
 
-        return Response(message_bytes(message), media_type="application/json", headers={"Cache-Control": "no-store"})
+        return Response(message_bytes(message), media_type="application/json", headers=NO_STORE)
 
     async def instructions(self, request: Request, principal: Principal) -> Response:
         """The instructions of an agent in a request; they belong to the operator, not to those who start runs."""
@@ -253,27 +272,33 @@ class InspectorAPI:
 
         crew = record.info.crew
         plan = self._context.plan(crew)
-        found = describe_head(record, await self._view(record), plan, query.agent, query.head)
+
+        async with self._view(record) as view:
+            found = describe_head(record, view, plan, query.agent, query.head)
+
         return _json(self._context.scrub(crew, found))
 
     async def search(self, request: Request, principal: Principal) -> Response:
         """The positions of the messages of a run that contain all words."""
         query = read_query(request, SearchQuery)
         record = await self._context.run(principal, path_id(request))
-        return _json({"found": search_messages(record.state, query.q)})
+        return _json({"found": await asyncio.to_thread(search_messages, record.state, query.q)})
 
     async def export(self, request: Request, principal: Principal) -> Response:
         """A run with its transcript, branches and events, as a file that `crew simulate` reads."""
         record = await self._context.run(principal, path_id(request))
-        info, events, after = record.info, b"", None
+        info, after = record.info, None
+        events: list[bytes] = []
+
+        def encode(page: Sequence[StoredEvent]) -> list[bytes]:
+            return [event_json(stored.event) for stored in self._context.scrub(info.crew, page)]
 
         while page := await self._context.reader.events(info.run_id, after, PAGE_EVENTS):
             after = page[-1].cursor
-            listed = b",".join(event_json(stored.event) for stored in self._context.scrub(info.crew, page))
-            events += (b"," if events else b"") + listed
+            events += await asyncio.to_thread(encode, page)
 
         facts = self._context.scrub(info.crew, asdict(run_facts(info, await self._context.status(info))))
-        data = to_json({"run": facts, **recording_json(record)})[:-1] + b',"events":[' + events + b"]}"
+        data = await asyncio.to_thread(recording_json, facts, record, events)
         headers = {"Content-Disposition": f'attachment; filename="crew-{info.run_id.replace(":", "_")}.json"'}
         return Response(data, media_type="application/json", headers=headers)
 
@@ -283,14 +308,16 @@ class InspectorAPI:
         """The run under another policy, replayed by the simulator in a thread; one replay at a time."""
         query = read_query(request, WhatIfQuery)
         record = await self._context.run(principal, path_id(request))
-        view = await self._view(record)
+
+        async with self._view(record) as view:
+            offered = describe(view)
 
         if query.policy is None:
-            return _json(describe(view))
+            return _json(offered)
 
-        async with self._replays:
+        async with self._replays:  # it reads of the view what its first events set: they do not change
             return _json(await asyncio.to_thread(replay, record.state, view, query.policy, query.limit))
 
 
 def _json(value: object) -> JSONResponse:
-    return JSONResponse(value, headers={"Cache-Control": "no-store"})
+    return JSONResponse(value, headers=NO_STORE)

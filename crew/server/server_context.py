@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -43,7 +44,8 @@ class ServerContext:
         info = await self.info(principal, run_id)
 
         try:
-            return self.scrub(info.crew, await self.reader.run(run_id))
+            record = await self.reader.run(run_id)
+            return await asyncio.to_thread(self.scrub, info.crew, record)  # it searches every message
         except UnknownRun as error:  # it was erased in between
             raise _unknown(run_id) from error
 

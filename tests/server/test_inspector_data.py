@@ -236,7 +236,7 @@ async def test_the_export_of_a_run_can_be_simulated() -> None:
     result = await CrewExecutor(Agent("reader", model=ScriptedProvider(*words(4)), tools=[look]), store=store).execute(
         "Go."
     )
-    exported = json.loads(json.dumps(recording_json(await store.run(result.run_id))))
+    exported = json.loads(recording_json({}, await store.run(result.run_id), []))
 
     assert len(read_recording(exported).messages) == len(result.transcript)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -182,6 +184,47 @@ async def test_a_live_run_grows_from_reading_to_reading() -> None:
 
         assert sorted(requests) == list(range(41))
         assert all(request["end"] is not None for request in requests.values())
+
+
+@pytest.mark.parametrize(
+    ("function", "path"),
+    [
+        ("crew.server.inspector_threads.estimate_message_tokens", "/inspect/runs/r"),
+        ("crew.server.inspector_routes.to_json_in_parts", "/inspect/runs/r"),
+        ("crew.server.inspector_routes.event_json", "/inspect/runs/r/export"),
+        ("crew.server.inspector_data.encode_messages", "/inspect/runs/r/export"),
+        ("crew.server.inspector_routes.search_messages", "/inspect/runs/r/search?q=found"),
+    ],
+)
+async def test_a_large_run_does_not_block_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, function: str, path: str
+) -> None:
+    """Each message and event of a run is read in a thread, while the service answers other requests."""
+    loop, reached, resume = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    module, _, name = function.rpartition(".")
+    real = getattr(import_module(module), name)
+
+    def wait(*args: Any) -> Any:
+        loop.call_soon_threadsafe(reached.set)
+        assert resume.wait(5), "the event loop is blocked"
+        return real(*args)
+
+    async with client_of(reader()) as client:
+        await client.post("/runs?stream=1", json={"input": "Go."}, headers={"Idempotency-Key": "r"})
+        monkeypatch.setattr(function, wait)
+        loading = asyncio.create_task(client.get(path))
+        await asyncio.wait_for(reached.wait(), 30)
+        resume.set()
+        assert (await loading).status_code == 200
+
+
+async def test_readers_of_one_run_get_the_same_data() -> None:
+    """The first one builds the view, the others wait for it."""
+    async with client_of(reader()) as client:
+        run_id = await run(client)
+        found = await asyncio.gather(*(client.get(f"/inspect/runs/{run_id}") for _ in range(10)))
+        [first, *others] = [{**one.json(), "clock": 0} for one in found]
+        assert all(other == first for other in others)
 
 
 async def test_a_run_of_another_process_is_shown_as_running(tmp_path: Path) -> None:
