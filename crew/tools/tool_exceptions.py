@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 
 class ToolRetry(Exception):
     """The model receives exactly these words as the result, and may call the tool again with other arguments."""
@@ -37,22 +35,24 @@ class EffectUnknown(Exception):
     """
 
 
-def raised_on_purpose(error: BaseException) -> StopRun | EffectUnknown | ToolRetry | None:
+RaisedOnPurpose = StopRun | EffectUnknown | ToolRetry
+
+PRECEDENCE: tuple[type[RaisedOnPurpose], ...] = (StopRun, EffectUnknown, ToolRetry)
+
+
+def raised_on_purpose(error: BaseException) -> RaisedOnPurpose | None:
     """The error if it is one of these, or one within a group of errors, as a `TaskGroup` raises it.
 
     Of several, the one that ends the run counts, then a write in doubt, which no retry may hide.
     """
-    for kind in (StopRun, EffectUnknown, ToolRetry):
+    for kind in PRECEDENCE:
         if (found := _find(error, kind)) is not None:
             return found
 
     return None
 
 
-Raised = TypeVar("Raised", StopRun, EffectUnknown, ToolRetry)
-
-
-def _find(error: BaseException, kind: type[Raised]) -> Raised | None:
+def _find(error: BaseException, kind: type[RaisedOnPurpose]) -> RaisedOnPurpose | None:
     if isinstance(error, kind):
         return error
 
