@@ -217,15 +217,14 @@ LINK = '{"url": "https://example.org/", "id": "12345678-1234-5678-1234-567812345
 @pytest.mark.parametrize(
     ("kind", "reply", "left_out"),
     [
-        (set[int], '{"value": [1]}', {"uniqueItems"}),
-        (Annotated[list[int], Field(min_length=1)], '{"value": [1]}', {"uniqueItems"}),
-        (Link, LINK, {"directory-path", "x-form", "default"}),
+        (set[int], '{"value": [1]}', ("uniqueItems",)),
+        (Link, LINK, ("directory-path", "x-form", "default")),
     ],
-    ids=str,
+    ids=["set", "link"],
 )
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_what_strict_mode_does_not_support_is_left_out(
-    protocol: Protocol, kind: Any, reply: str, left_out: set[str]
+    protocol: Protocol, kind: Any, reply: str, left_out: tuple[str, ...]
 ) -> None:
     """The server refuses it with a 400; the reply is validated against the type anyway."""
     _, form = await sent_format(protocol, kind, reply)
@@ -250,7 +249,7 @@ class Loose(BaseModel):
         (Node, '{"name": "a", "children": []}', ("chat", "responses")),
         (list[Node], '{"value": []}', ("chat", "responses")),
     ],
-    ids=str,
+    ids=["any", "list", "dict", "tuple", "literal", "recursive", "recursive list"],
 )
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_schema_that_a_service_would_refuse_as_strict_is_not_strict(
