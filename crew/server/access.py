@@ -19,7 +19,7 @@ Scope = Literal["run", "read", "approve", "all"]
 run      start and cancel runs.
 read     read runs, events, conversations and metrics.
 approve  answer pauses.
-all      see the runs of every principal, also those that no principal started; not only its own.
+all      see the runs of every principal, also those that no principal started; not only its own. Read instructions.
 """
 
 SCOPES: frozenset[Scope] = frozenset(get_args(Scope))

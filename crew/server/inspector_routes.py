@@ -36,7 +36,7 @@ from crew.server.inspector_what_if import describe, replay
 from crew.server.invalid_requests import read_query
 from crew.server.request_models import CursorText, RunId, parse_cursor
 from crew.server.routing import Endpoint, checked, page_route, path_id
-from crew.server.run_json import event_json, run_facts
+from crew.server.run_json import event_json, run_facts, without_instructions
 from crew.server.server_context import ServerContext
 
 PAGE_EVENTS = 2_000
@@ -291,7 +291,8 @@ class InspectorAPI:
         events: list[bytes] = []
 
         def encode(page: Sequence[StoredEvent]) -> list[bytes]:
-            return [event_json(stored.event) for stored in self._context.scrub(info.crew, page)]
+            shown = [stored.event if principal.may("all") else without_instructions(stored.event) for stored in page]
+            return [*map(event_json, self._context.scrub(info.crew, shown))]
 
         while page := await self._context.reader.events(info.run_id, after, PAGE_EVENTS):
             after = page[-1].cursor

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, cast
 
 from pydantic import TypeAdapter
 from starlette.responses import Response
 
-from crew.runs.events import Event, RunFailed
+from crew.runs.events import AgentPrepared, Event, RunFailed
 from crew.runs.interfaces import Cursor, RunReader, RunRecord, StoredRunInfo
 from crew.runs.state import Finished, Pause, RunState, pending_pauses, total_usage
 from crew.server.access import RESERVED_PREFIX
@@ -36,6 +37,11 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
 def event_json(event: Event) -> bytes:
     """An event as one line of JSON."""
     return adapter(Event).dump_json(event)
+
+
+def without_instructions(event: Event) -> Event:
+    """The event for principals without the scope `all`: instructions that a function wrote belong to the operator."""
+    return replace(event, texts={}) if isinstance(event, AgentPrepared) else event
 
 
 def json_response(answer: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -112,14 +112,14 @@ class RunTail:
 
 @dataclass(slots=True, eq=False)
 class RunTails:
-    """The tails of the runs that have readers."""
+    """The tails of the runs that have readers, for each group of readers that get the same events."""
 
-    _tails: dict[str, RunTail] = field(default_factory=dict)
+    _tails: dict[tuple[str, object], RunTail] = field(default_factory=dict)
 
     @contextmanager
-    def tail(self, run_id: str, reader: RunReader, scrub: Scrub) -> Iterator[RunTail]:
-        """The tail of a run, which all of its readers share."""
-        tail = self._tails.setdefault(run_id, RunTail(run_id, reader, scrub))
+    def tail(self, run_id: str, reader: RunReader, scrub: Scrub, group: object = None) -> Iterator[RunTail]:
+        """The tail of a run, which all readers of a group share: `scrub` depends on the group alone."""
+        tail = self._tails.setdefault((run_id, group), RunTail(run_id, reader, scrub))
         tail.readers += 1
 
         try:
@@ -128,4 +128,4 @@ class RunTails:
             tail.readers -= 1
 
             if not tail.readers:
-                del self._tails[run_id]
+                del self._tails[run_id, group]

@@ -147,7 +147,7 @@ class RunsAPI:
         info = await self._context.info(principal, run_id)
 
         if is_stream:
-            items = self._context.follow_batches(run_id, after)
+            items = self._context.follow_batches(run_id, after, with_instructions=principal.may("all"))
             return EventResponse(encode_all(items), self._context.settings.send_seconds, status, location)
 
         return json_response(await self._facts(info), status, location)
@@ -192,7 +192,11 @@ class RunsAPI:
         run_id = path_id(request)
         await self._context.info(principal, run_id)
         items = self._context.follow_batches(
-            run_id, after, until=ENDED if query.follow else STOPPED, reconnects=after is not None
+            run_id,
+            after,
+            until=ENDED if query.follow else STOPPED,
+            reconnects=after is not None,
+            with_instructions=principal.may("all"),
         )
         return EventResponse(encode_all(items), self._context.settings.send_seconds)
 

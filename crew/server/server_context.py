@@ -17,6 +17,7 @@ from crew.secrets.patterns import redact
 from crew.server.access import Principal, TokenTable
 from crew.server.follow import STOPPED, Followed, Follower
 from crew.server.hub import RunHub
+from crew.server.run_json import without_instructions
 from crew.server.run_tails import RunTails
 from crew.server.server_settings import ServerSettings
 from crew.transitions.plan import Plan
@@ -115,19 +116,21 @@ class ServerContext:
         *,
         until: frozenset[str] = STOPPED,
         reconnects: bool = False,
+        with_instructions: bool = False,
     ) -> AsyncGenerator[Sequence[Followed], None]:
         """The events of a run after a cursor, without secrets. Check with `run` first that the principal may see it.
 
-        `reconnects` is whether the reader may have read a part of a reply that is under way.
+        `reconnects` is whether the reader may have read a part of a reply that is under way; `with_instructions`,
+        whether it may see instructions.
         """
 
         async def status() -> str:
             return await self.status(await self.reader.info(run_id))
 
         def scrub(event: Event) -> Event:
-            return self.scrub_all(event)
+            return self.scrub_all(event if with_instructions else without_instructions(event))
 
-        with self.tails.tail(run_id, self.reader, scrub) as tail:
+        with self.tails.tail(run_id, self.reader, scrub, with_instructions) as tail:
             seconds = self.settings.heartbeat_seconds
             follower = Follower(hub=self.hub, tail=tail, status=status, heartbeat_seconds=seconds)
 

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from crew import Agent, Context, CrewExecutor, ScriptedProvider, call, tool
-from crew.server.access import TokenTable
+from crew.server.access import Token, TokenTable
 from crew.server.application import build_app
 from crew.server.hub import RunHub
 from crew.server.inspector_routes import inspector_routes
@@ -23,7 +23,7 @@ from crew.server.server_settings import ServerSettings
 from crew.simulator import read_recording
 from crew.store import SQLiteStore
 from crew.store.memory import MemoryStore
-from tests.support.http_service import bearer, client_of, secret_of, token
+from tests.support.http_service import SECRET, bearer, client_of, secret_of, token
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
 STATIC = files("crew.server") / "static"
@@ -306,3 +306,30 @@ async def test_instructions_need_the_scope_all() -> None:
         run_id = await run(client, anna)
         refused = await client.get(f"/inspect/runs/{run_id}/instructions?agent=reader", headers=anna)
         assert (refused.status_code, refused.json()["error"]["scope"]) == (403, "all")
+
+
+async def test_events_have_instructions_only_for_the_scope_all() -> None:
+    """Those that a function wrote are in the log of the run; the readers of one log at the same time get their own."""
+
+    def wrote(context: Context[Any]) -> str:
+        return "Never mention the discount."
+
+    agent = Agent("clerk", model=ScriptedProvider("Done."), instructions=wrote, description="Works.")
+    anna, root = bearer(secret_of("anna")), bearer()
+
+    async with client_of(CrewExecutor(agent), headers={}, tokens=(token("anna"), Token.of(SECRET))) as client:
+        started = await client.post("/runs?stream=1", json={"input": "Hi"}, headers={**anna, "Idempotency-Key": "r"})
+        assert "agent_prepared" in started.text
+        assert "discount" not in started.text
+        own = await client.post("/runs?stream=1", json={"input": "Hi"}, headers=root)
+        assert "discount" in own.text
+
+        for path in ("/runs/r/events", "/inspect/runs/r/export"):
+            shown, hidden, again = await asyncio.gather(
+                *(client.get(path, headers=headers) for headers in (root, anna, root))
+            )
+            assert "agent_prepared" in hidden.text
+            assert ["discount" in one.text for one in (shown, hidden, again)] == [True, False, True]
+
+        for path in ("/runs/r", "/runs/r/transcript", "/inspect/runs/r", "/conversations/r"):
+            assert "discount" not in (await client.get(path, headers=anna)).text
