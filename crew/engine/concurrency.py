@@ -171,26 +171,44 @@ async def wait_for_end(task: asyncio.Task[object]) -> None:
 
 
 async def run_all(working: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all coroutines to their end; the first error cancels the others and is raised without a group."""
+    """Run all coroutines to their end; the first error cancels the others and is raised.
+
+    Not a `TaskGroup`, which cancels its tasks in the order of a set: a workflow that is replayed must cancel them in the
+    same order again.
+    """
     coroutines = list(working)
 
     if len(coroutines) == 1:
         await coroutines[0]
         return
 
-    first: BaseException | None = None
+    tasks = [asyncio.ensure_future(carry_errors(coroutine)) for coroutine in coroutines]
+    stopped_by: BaseException | None = None
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for coroutine in coroutines:
-                group.create_task(carry_errors(coroutine))
-    except BaseExceptionGroup as errors:  # callers handle single errors: the first one is raised below
-        first = errors.exceptions[0]
-        first = first.error if isinstance(first, CarriedError) else first
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks, return_when="FIRST_EXCEPTION" if stopped_by is None else "ALL_COMPLETED")
+            raised = _first_error(tasks)
+        except asyncio.CancelledError as error:
+            raised = error
 
-    # Raised outside the except block, so that the error keeps its cause.
-    if first is not None:
-        raise first
+        if stopped_by is None and raised is not None:
+            stopped_by = raised
+
+            for task in tasks:
+                task.cancel()
+
+    if isinstance(stopped_by, asyncio.CancelledError):
+        stopped_by = _first_error(tasks) or stopped_by  # as in a `TaskGroup`, an error outranks the cancellation
+
+    if stopped_by is not None:
+        raise stopped_by.error if isinstance(stopped_by, CarriedError) else stopped_by
+
+
+def _first_error(tasks: list[asyncio.Task[None]]) -> BaseException | None:
+    """The error of the first of these tasks that failed; marks all errors as retrieved."""
+    errors = [task.exception() for task in tasks if task.done() and not task.cancelled()]
+    return next((error for error in errors if error is not None), None)
 
 
 Job = tuple[Callable[[], None], Callable[[], None] | None]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import activity
 from temporalio.common import RawValue
@@ -35,7 +35,12 @@ from crew.temporal.run_mirrors import RunMirrors
 from crew.temporal.runtime import WorkerRuntime
 from crew.tools.tool import Tool
 
+Value = TypeVar("Value")
+
 CACHED_RUNS = 256
+STORE_SECONDS = 300.0
+"""How long an outcome waits for a store that is not available."""
+FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +73,8 @@ class CrewActivities:
             state = await self._catch_up(given)
 
             # A worker may have been lost after it stored the outcome and before it reported it.
-            if await self._records.get(given.run_id, given.key) is None:
-                await self._records.put(given.run_id, given.key, await self._perform(given, state))
+            if await _before_effect(self._records.get(given.run_id, given.key)) is None:
+                await self._store_outcome(given, await self._perform(given, state))
 
         return reference(given.run_id, given.key)
 
@@ -100,13 +105,25 @@ class CrewActivities:
         if given.fingerprint != self._runtime.fingerprint:
             raise ApplicationError(self._runtime.mismatch(given.run_id, given.fingerprint), type=NOT_STARTED)
 
-        try:
-            return await self._mirrors.catch_up(given.run_id, given.entries)
-        except USER_CODE_ERRORS as error:  # a store may be user code; nothing was performed yet
-            if not is_failure(error):
-                raise
+        return await _before_effect(self._mirrors.catch_up(given.run_id, given.entries))
 
-            raise ApplicationError(describe(error), type=NOT_STARTED) from error
+    async def _store_outcome(self, given: EffectInput, outcome: bytes) -> None:
+        """Store an outcome, also if the store is away for a while: without it a write would be in doubt."""
+        loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_SECONDS
+        give_up_at = loop.time() + STORE_SECONDS
+
+        while True:
+            try:
+                await self._records.put(given.run_id, given.key, outcome)
+                return
+            except USER_CODE_ERRORS as error:  # a store may be user code
+                if not is_failure(error) or loop.time() >= give_up_at:
+                    raise
+
+                activity.logger.warning("The outcome of %s is not stored yet: %s", given.key, describe(error))
+
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MOST_PAUSE_SECONDS)
 
     async def _perform(self, given: EffectInput, state: RunState) -> bytes:
         failure: BaseException | None = None
@@ -142,6 +159,17 @@ class CrewActivities:
                 parts.deps, parts.has_deps = await self._runtime.build_deps(state), True
 
         return parts
+
+
+async def _before_effect(request: Awaitable[Value]) -> Value:
+    """The answer of the store. An error says that no effect was performed, so that the activity can be repeated."""
+    try:
+        return await request
+    except USER_CODE_ERRORS as error:  # a store may be user code
+        if not is_failure(error):
+            raise
+
+        raise ApplicationError(describe(error), type=NOT_STARTED) from error
 
 
 @asynccontextmanager

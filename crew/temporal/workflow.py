@@ -263,9 +263,6 @@ class WorkflowDriver:
                 outcome: bytes = await self._execute(PERFORM, effect, key, attempts=1 if is_write else 0)
                 return outcome
             except ActivityError as error:
-                if is_cancelled_exception(error):
-                    raise asyncio.CancelledError from error
-
                 if not is_write:
                     raise
 
@@ -337,19 +334,26 @@ class WorkflowDriver:
             heartbeat_seconds=self._settings.heartbeat_seconds,
             traceparent=self._run.state.traceparent,
         )
-        result = await workflow.execute_activity(
-            name,
-            given,
-            activity_id=key.partition("@")[0] if name == PERFORM else None,
-            result_type={PERFORM: bytes, FIND: bool}.get(name),
-            start_to_close_timeout=timedelta(seconds=self._settings.effect_seconds),
-            heartbeat_timeout=timedelta(seconds=self._settings.heartbeat_seconds),
-            retry_policy=RetryPolicy(
-                initial_interval=timedelta(seconds=0.2),
-                maximum_interval=timedelta(seconds=10),
-                maximum_attempts=attempts,
-            ),
+        retry = RetryPolicy(
+            initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10), maximum_attempts=attempts
         )
+
+        try:
+            result = await workflow.execute_activity(
+                name,
+                given,
+                activity_id=key.partition("@")[0] if name == PERFORM else None,
+                result_type={PERFORM: bytes, FIND: bool}.get(name),
+                start_to_close_timeout=timedelta(seconds=self._settings.effect_seconds),
+                heartbeat_timeout=timedelta(seconds=self._settings.heartbeat_seconds),
+                retry_policy=retry,
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):  # whatever the activity did: the run is cancelled
+                raise asyncio.CancelledError from error
+
+            raise
+
         stored = max(0, before + carried - self._dropped)
         del self._run.journal[:stored]
         self._dropped += stored
