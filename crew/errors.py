@@ -178,7 +178,9 @@ class RunConflict(StoreError):
         super().__init__(
             run_id,
             f"Another process already resumed or cancelled this run. "
-            f"Run {run_id!r} is at version {found}, expected {expected}; load it again.",
+            f"Run {run_id!r} is at version {found}, expected {expected}; load it again."
+            if found
+            else f"Run {run_id!r} is not in the store, expected version {expected}: it was erased.",
         )
 
 

@@ -34,7 +34,8 @@ class MemoryStore:
     max_conversations  how many conversations it keeps: of each, the last run with all messages.
 
     The run whose last commit is the oldest leaves first. An active run that left returns with its next commit; to
-    resume another one raises `RunExpired`. The newest 100,000 ids of runs that finished or left stay taken.
+    resume another one raises `RunExpired`. The newest 100,000 ids of runs that finished or left stay taken; those of
+    runs that `forget` erased are free.
     """
 
     def __init__(self, max_finished: int = 100, max_unfinished: int = 1_000, max_conversations: int = 1_000) -> None:
@@ -273,6 +274,7 @@ class MemoryStore:
 
         for run_id in erased:
             self._drop(run_id)
+            self._past_versions.pop(hash(run_id), None)
 
         kept = {key: stored for key, stored in self._conversations.items() if stored.state.run_id not in erased}
         self._conversations = OrderedDict(kept)

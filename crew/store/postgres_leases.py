@@ -39,7 +39,7 @@ WITH asked AS (
 SELECT pg_notify('{{schema}}_cancels', run_id) FROM asked
 """
 
-_FIND = "SELECT run_id, host, pid, started, executor, expires <= clock_timestamp() AS lapsed FROM {schema}.leases"
+FIND_LEASES = "SELECT run_id, host, pid, started, executor, expires <= clock_timestamp() AS lapsed FROM {schema}.leases"
 _REQUESTED = "SELECT run_id, executor FROM {schema}.leases WHERE cancel AND run_id = ANY($1)"
 
 
@@ -84,12 +84,12 @@ class PostgresLeases:
 
     async def find(self, run_id: str) -> Lease | None:
         """The lease of a run, also a lapsed one."""
-        found = await self._fetch(f"{_FIND} WHERE run_id = $1", run_id)
-        return _lease(found[0]) if found else None
+        found = await self._fetch(f"{FIND_LEASES} WHERE run_id = $1", run_id)
+        return read_lease(found[0]) if found else None
 
     async def list(self) -> Sequence[Lease]:
         """All leases that were not released."""
-        return [_lease(row) for row in await self._fetch(f"{_FIND} ORDER BY run_id")]
+        return [read_lease(row) for row in await self._fetch(f"{FIND_LEASES} ORDER BY run_id")]
 
     async def request_cancel(self, run_id: str) -> None:
         """Ask the holder of this run's lease to cancel the run; ends `wait_for_requests` in all processes."""
@@ -111,7 +111,8 @@ def _holder_values(holder: LeaseHolder) -> tuple[object, ...]:
     return holder.host, holder.pid, holder.started, holder.executor
 
 
-def _lease(row: Any) -> Lease:
+def read_lease(row: Any) -> Lease:
+    """The lease in a row of `FIND_LEASES`."""
     run_id, host, pid, started, executor, lapsed = row
     holder = LeaseHolder(host=host, pid=pid, started=started, executor=executor)
     return Lease(run_id=run_id, holder=holder, lapsed=lapsed)

@@ -13,9 +13,12 @@ from crew.errors import StoreError, UnknownRun
 from crew.messages import Message, Transcript
 from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
 from crew.store.codec import BareState, decode_bare_state, decode_event, decode_messages, referred_messages
+from crew.store.postgres_leases import FIND_LEASES, read_lease
 from crew.store.postgres_server import Connection, PostgresServer
 from crew.store.rows import (
     INFO_COLUMNS,
+    UNFINISHED,
+    check_no_owner,
     continued_error,
     message_text,
     metadata_rows,
@@ -300,7 +303,8 @@ class PostgresReader:
     async def _erase(self, connection: Connection, id: str, *, is_conversation: bool) -> int:
         rows = await connection.fetch(
             self._server.sql(
-                "SELECT run_id, conversation_id FROM {schema}.runs WHERE run_id = $1 OR conversation_id = $1 FOR UPDATE"
+                "SELECT run_id, conversation_id, status FROM {schema}.runs "
+                "WHERE run_id = $1 OR conversation_id = $1 FOR UPDATE"
             ),
             id,
         )
@@ -321,6 +325,12 @@ class PostgresReader:
 
         if later is not None:
             raise continued_error(id, *later)
+
+        unfinished = [row["run_id"] for row in rows if row["run_id"] in ids and row["status"] in UNFINISHED]
+        leases = await connection.fetch(self._server.sql(f"{FIND_LEASES} WHERE run_id = ANY($1)"), unfinished)
+
+        for row in leases:
+            check_no_owner(read_lease(row))
 
         for statement in _FORGET:
             await connection.execute(self._server.sql(statement), ids)

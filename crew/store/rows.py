@@ -13,10 +13,12 @@ from typing import Any
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from crew.errors import InvalidInput, StoreError, Violation
+from crew.errors import InvalidInput, RunActive, StoreError, Violation
 from crew.messages import AssistantMessage, Message, ToolMessage
 from crew.runs.events import Event
 from crew.runs.interfaces import RunPage, StoredRunInfo
+from crew.runs.leases import Lease
+from crew.runs.processes import is_gone
 from crew.runs.state import Finished, RunState
 from crew.store.codec import EncodedChildren, MessageSection, encode_bare_state, encode_event, message_sections
 
@@ -166,9 +168,17 @@ def continued_error(id: str, later: str, conversation: str) -> StoreError:
     return StoreError(id, f"{text}forget({conversation!r}, conversation=True), on the command line {command}.")
 
 
+def check_no_owner(lease: Lease) -> None:
+    """Raise `RunActive` if the owner of this lease lives: to erase its run would end the run with a conflict."""
+    if not lease.lapsed and not is_gone(lease.holder):
+        advice = "wait until it ends, or cancel it first; then it can be erased"
+        raise RunActive(lease.run_id, str(lease.holder), advice)
+
+
 _METADATA = TypeAdapter(dict[str, JsonValue])
 
-STATUSES = ("running", "paused", "failed", "completed", "limit", "cancelled", "stopped")
+UNFINISHED = ("running", "paused", "failed")
+STATUSES = (*UNFINISHED, "completed", "limit", "cancelled", "stopped")
 
 
 def metadata_rows(metadata: Mapping[str, JsonValue]) -> list[tuple[str, str]]:

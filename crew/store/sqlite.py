@@ -188,8 +188,8 @@ class SQLiteStore:
             with self._lock:
                 self._identity.check()
                 return work()
-        except StoreError as error:
-            if isinstance(error, UnknownRun) or error.run_id:
+        except CrewError as error:
+            if type(error) is not StoreError or error.run_id:
                 raise
 
             raise StoreError(run_id, f"{self._path!r} can't be read: {error}") from error
@@ -198,7 +198,9 @@ class SQLiteStore:
 
     def _forget(self, id: str, *, conversation: bool) -> int:
         with transaction(self._file):
-            count = self._reader.forget(id, is_conversation=conversation)
+            runs = self._reader.find_erasable(id, is_conversation=conversation)
+            self._leases.check_no_owner([run_id for run_id, _, _ in runs])
+            self._reader.erase(runs)
 
         self._written.clear()
         # Freed pages are overwritten; the journal still has them until it is truncated.
@@ -211,7 +213,7 @@ class SQLiteStore:
                 self._path,
             )
 
-        return count
+        return len(runs)
 
     def leases(self) -> SQLiteLeases:
         """The leases of the runs in this file: each run under way has one owner among all processes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -10,6 +11,7 @@ from typing import TypeVar
 
 from crew.errors import DefinitionError, StoreError
 from crew.runs.leases import Lease, LeaseHolder
+from crew.store.rows import UNFINISHED, check_no_owner
 from crew.store.sqlite_file import FileLock, file_problem, transaction
 
 Value = TypeVar("Value")
@@ -106,6 +108,16 @@ class SQLiteLeases:
             self.put(lease)
 
         return None
+
+    def check_no_owner(self, run_ids: Sequence[str]) -> None:
+        """Raise `RunActive` if one of these runs is unfinished and its owner lives; in the caller's transaction."""
+        unfinished = "SELECT run_id FROM runs WHERE status IN (SELECT value FROM json_each(?))"
+        given = "SELECT value FROM json_each(?)"
+
+        for lease in self._select(
+            f"WHERE run_id IN ({unfinished}) AND run_id IN ({given})", json.dumps(UNFINISHED), json.dumps(run_ids)
+        ):
+            check_no_owner(lease)
 
     def put(self, lease: Lease) -> None:
         """Store a lease in the transaction of the caller; it replaces any other."""

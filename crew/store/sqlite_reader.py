@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,9 @@ RARE = 1_000
 MAX_PARAMETERS = 500
 """The parameters of one query; SQLite accepts at least 999."""
 
+
+ErasedRun = tuple[str, str, int]
+"""A run, the path of its messages, and how many of these it inherited."""
 
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
@@ -301,10 +305,10 @@ class SQLiteReader:
 
     # ------------------------------------------------------------------------------------------ erasing
 
-    def forget(self, id: str, *, is_conversation: bool) -> int:
-        """Erase a run, or all runs of a conversation; the caller commits."""
+    def find_erasable(self, id: str, *, is_conversation: bool) -> list[ErasedRun]:
+        """The runs that `forget` erases: one run, or all runs of a conversation."""
         select = "SELECT run_id, path, inherited FROM runs WHERE"
-        erased: list[tuple[str, str, int]] = []
+        erased: list[ErasedRun] = []
 
         if not is_conversation:
             erased = self._file.execute(f"{select} run_id = ?", (id,)).fetchall()
@@ -315,10 +319,12 @@ class SQLiteReader:
         if not erased:
             raise UnknownRun(id)
 
-        ids = {run_id for run_id, _, _ in erased}
-        self._check_unused(id, ids)
+        self._check_unused(id, [run_id for run_id, _, _ in erased])
+        return erased
 
-        for run_id, path, inherited in erased:
+    def erase(self, runs: Sequence[ErasedRun]) -> None:
+        """Erase these runs; the caller commits."""
+        for run_id, path, inherited in runs:
             self.search.erase_messages("path = ? AND position >= ?", (path, inherited))
             self.search.erase_messages("path >= ? AND path < ?", (f"{run_id}/", f"{run_id}0"))
 
@@ -333,14 +339,13 @@ class SQLiteReader:
 
             self._file.execute("DELETE FROM runs WHERE run_id = ?", (run_id,))
 
-        return len(ids)
-
-    def _check_unused(self, id: str, ids: set[str]) -> None:
-        marks = ", ".join("?" * len(ids))
+    def _check_unused(self, id: str, ids: Sequence[str]) -> None:
+        # One parameter: a conversation may have more runs than a statement may have parameters.
+        erased = "SELECT value FROM json_each(?1)"
         later = self._file.execute(
             "SELECT run_id, conversation_id FROM runs "
-            f"WHERE parent_run IN ({marks}) AND run_id NOT IN ({marks}) LIMIT 1",
-            (*ids, *ids),
+            f"WHERE parent_run IN ({erased}) AND run_id NOT IN ({erased}) LIMIT 1",
+            (json.dumps(ids),),
         ).fetchone()
 
         if later is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from crew.errors import RunExists
+from crew.errors import RunActive, RunExists
+from crew.runs import Finished
 from crew.runs.leases import Lease, LeaseHolder, LeasingStore, RunLeases
+from crew.runs.processes import this_holder
 from tests.contracts.run_store import state
 
 
@@ -98,3 +101,29 @@ class RunLeasesContract:
             await store.commit_first("r", [], state("r"), lease("b"))
 
         assert await leases.find("r") == lease("a")
+
+    async def test_run_of_a_live_owner_can_not_be_forgotten(
+        self, leases: RunLeases, store: Any, lapse: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Not with its conversation either. It can when it ended, or when its owner is dead."""
+        await store.commit_first("r", [], state("r"), lease("a"))
+
+        for is_conversation in (False, True):
+            with pytest.raises(RunActive, match=r"'r' belongs to process 7 on h: .*cancel it first") as caught:
+                await store.forget("r", conversation=is_conversation)
+
+            assert (caught.value.run_id, caught.value.owner) == ("r", "process 7 on h")
+
+        assert (await store.load("r")).version == 1
+        assert await leases.find("r") == lease("a")
+        await lapse()
+        assert await store.forget("r") == 1
+        assert await leases.find("r") is None
+
+    async def test_run_that_ended_can_be_forgotten_before_its_lease_is_released(self, store: Any) -> None:
+        """And a run whose process on this host is gone, before the lease lapses."""
+        await store.commit_first("r", [], replace(state("r"), next=Finished(stop_reason="completed")), lease("a"))
+        assert await store.forget("r") == 1
+        gone = replace(this_holder("a"), pid=2**22 + 1)
+        await store.commit_first("r", [], state("r"), Lease(run_id="r", holder=gone))
+        assert await store.forget("r") == 1

@@ -13,7 +13,6 @@ from crew.errors import InvalidInput, StoreError, UnknownRun
 from crew.interfaces import ModelReply, ModelRequest
 from crew.runs.events import Replied, RunStarted
 from crew.runs.interfaces import Cursor, EventFollower, RunReader
-from crew.store import MemoryStore
 from tests.support.providers import HangingProvider
 
 
@@ -229,6 +228,17 @@ class RunReaderContract:
 
         assert len(await store.transcript("r0")) == 4
 
+    async def test_id_of_a_forgotten_run_is_free(self, store: Any) -> None:
+        """Of one that finished, and of one that waits for an answer."""
+        asks = CrewExecutor(Agent("b", model=ScriptedProvider("Which?"), wait_for_signal=True), store=store)
+
+        for _ in range(2):
+            await conversation(store, 1)
+            assert (await asks.execute("Go.", run_id="paused")).stop_reason == "paused"
+            assert await store.forget("r0") == await store.forget("paused") == 1
+
+        assert (await store.runs()).runs == ()
+
     async def test_run_that_is_continued_can_not_be_forgotten_alone(self, store: Any) -> None:
         """Its messages belong to the later run too; the last one and the whole conversation can."""
         await conversation(store, 3)
@@ -292,10 +302,6 @@ class RunReaderContract:
         """The id can be used again, with other metadata."""
         await executor(store).execute("Question.", run_id="r", metadata={"shop": "north"})
         await store.forget("r")
-
-        if isinstance(store, MemoryStore):
-            return  # it remembers the ids of past runs
-
         await executor(store).execute("Question.", run_id="r", metadata={"shop": "south"})
         assert (await store.runs(metadata={"shop": "north"})).runs == ()
         assert len((await store.runs(metadata={"shop": "south"})).runs) == 1

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from crew import CrewExecutor, RunError, RunResult, ScriptedProvider, call, tool
-from crew.errors import DefinitionError, RunExists, RunExpired, UnknownRun
+from crew.errors import DefinitionError, RunConflict, RunExists, RunExpired, UnknownRun
 from crew.store import MemoryStore
+from tests.contracts.run_store import event, state
 from tests.support.runs import executor_for
 
 any_: Any = lambda given: given  # noqa: E731 - hides wrong types from the type checker
@@ -165,3 +166,13 @@ def test_bounds_must_be_numbers(values: Any, words: str) -> None:
     """What is accepted is in the message."""
     with pytest.raises(DefinitionError, match=words):
         MemoryStore(**values)
+
+
+async def test_commit_of_a_run_that_was_erased_says_so() -> None:
+    """This store has no leases, so it erases runs that are under way, too."""
+    store = MemoryStore()
+    await store.commit("r", 0, [event()], state())
+    assert await store.forget("r") == 1
+
+    with pytest.raises(RunConflict, match="Run 'r' is not in the store, expected version 1: it was erased"):
+        await store.commit("r", 1, [event()], state())
