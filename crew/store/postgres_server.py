@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from crew.errors import StoreError, describe
+from crew.errors import CrewError, StoreError, describe
 from crew.store.event_waiters import EventWaiters, wait_at_most
 from crew.store.postgres_schema import prepare_schema
 from crew.store.postgres_url import address_of, option_problem
@@ -69,30 +69,38 @@ class PostgresServer:
     async def run(self, work: Coroutine[Any, Any, Value]) -> Value:
         """Run a coroutine on the loop of the pool, from any loop."""
         try:
-            loop = self._running_loop()
+            with self._lock:  # `close` ends the calls that were submitted before it
+                future = asyncio.run_coroutine_threadsafe(work, self._running_loop())
         except StoreError:
             work.close()
             raise
 
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+
+            if task is None or not task.cancelling():  # not the caller was cancelled, but the call, by `close`
+                self._check_open()
+
+            raise
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            self._check_open()
+        self._check_open()
 
-            if self._loop is None or self._process != os.getpid():
-                if self._loop is not None:
-                    _FROM_PARENT.append((self._loop, self._pool, self._listener))
-                    self._reset()
+        if self._loop is None or self._process != os.getpid():
+            if self._loop is not None:
+                _FROM_PARENT.append((self._loop, self._pool, self._listener))
+                self._reset()
 
-                self._process, self._loop = os.getpid(), asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_run, args=(self._loop,), name="crew-postgres", daemon=True)
-                self._thread.start()
+            self._process, self._loop = os.getpid(), asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_run, args=(self._loop,), name="crew-postgres", daemon=True)
+            self._thread.start()
 
-            return self._loop
+        return self._loop
 
     def close(self) -> None:
-        """Close all connections and end the thread; a commit under way gets five seconds."""
+        """Close all connections and end the thread; a call under way gets five seconds, then a `StoreError`."""
         with self._lock:
             loop, thread, is_own = self._loop, self._thread, self._process == os.getpid()
             self._is_closed, self._loop = True, None
@@ -133,6 +141,9 @@ class PostgresServer:
             for task in late:
                 task.cancel()
 
+            if late:  # else the loop would stop before their callers get an outcome
+                await asyncio.wait(late, timeout=CLOSE_SECONDS)
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreError("", f"The store {self.address} is closed.")
@@ -154,6 +165,8 @@ class PostgresServer:
         deadline, wait = loop.time() + self._reconnect_seconds, 0.05
 
         while True:
+            connection = None
+
             try:
                 pool = self._pool or await self._open()
 
@@ -161,17 +174,21 @@ class PostgresServer:
                     return await work(connection)
             except Exception as error:  # the store boundary: drivers raise many types
                 if self._is_closed or not _is_lost(error) or loop.time() + wait > deadline:
-                    raise self._store_error(error) from error
+                    raise self._store_error(error, is_connected=connection is not None) from error
 
             await asyncio.sleep(wait)
             wait = min(2 * wait, 1.0)
 
-    def _store_error(self, error: Exception) -> StoreError:
-        if isinstance(error, StoreError):
+    def _store_error(self, error: Exception, *, is_connected: bool = False) -> CrewError:
+        if isinstance(error, CrewError):
             return error
 
         if _is_unique_violation(error):
             return KeyTaken("", f"The store {self.address} failed: {describe(error)}")
+
+        if isinstance(error, TimeoutError) and is_connected:
+            text = f"The store {self.address} did not answer a statement within {COMMAND_SECONDS:g} s"
+            return StoreError("", f"{text}: the server is overloaded, or another session holds a lock on its tables.")
 
         if isinstance(error, OSError):  # also TimeoutError
             reason = describe(error).rstrip(".")
@@ -185,7 +202,7 @@ class PostgresServer:
         async with self._opening:
             if self._pool is None:
                 try:
-                    connection = await self._connect()
+                    connection = await self._connect(None)  # a migration takes as long as it takes
                 except OSError as error:
                     # Not repeated: the address may be wrong. A server that goes away later is waited for.
                     raise self._store_error(error) from error
@@ -212,10 +229,10 @@ class PostgresServer:
 
         return self._pool
 
-    async def _connect(self) -> Connection:
+    async def _connect(self, command_seconds: float | None) -> Connection:
         import asyncpg
 
-        return await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, command_timeout=COMMAND_SECONDS)
+        return await asyncpg.connect(self._url, timeout=CONNECT_SECONDS, command_timeout=command_seconds)
 
     # ------------------------------------------------------------------------------------------ notifications
 
@@ -273,7 +290,7 @@ class PostgresServer:
 
         while True:
             try:
-                connection = await self._connect()
+                connection = await self._connect(COMMAND_SECONDS)
             except Exception:  # the store boundary: whatever went wrong, a later attempt may succeed
                 wait = min(2 * wait, 1.0)
             else:

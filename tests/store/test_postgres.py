@@ -259,6 +259,20 @@ async def test_older_layout_is_migrated_once(open_store: Open, monkeypatch: pyte
         await open_store().load("r")
 
 
+async def test_migration_may_take_longer_than_a_statement(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that migrates, and one that waits for it, have no time limit."""
+    await open_store().commit("r", 0, [], state())
+
+    async def slow(connection: Any, schema: str) -> None:
+        await connection.execute("SELECT pg_sleep(1)")
+
+    monkeypatch.setattr("crew.store.postgres_server.COMMAND_SECONDS", 0.5)
+    monkeypatch.setattr(postgres_schema, "MIGRATIONS", (*postgres_schema.MIGRATIONS, slow))
+    stores = [open_store(reconnect_seconds=0) for _ in range(2)]
+    # Only opened: a statement afterwards may take longer than 0.5 s on a busy machine.
+    assert all(await asyncio.gather(*(store._server.run(store._server._open()) for store in stores)))
+
+
 async def test_tables_that_are_only_read_are_neither_created_nor_migrated_nor_changed(open_store: Open) -> None:
     """`crew inspect` of a database that a running service uses, perhaps of an earlier release."""
     with pytest.raises(StoreError, match="holds no runs in the schema"):
@@ -576,6 +590,27 @@ async def test_unreachable_server_is_an_error_without_the_password() -> None:
 
     assert "secret-word" not in str(caught.value)
     assert caught.value.run_id == "r"
+
+
+async def test_slow_statement_is_not_reported_as_a_lost_server(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another session may hold a lock: the error says so, and does not ask whether the server runs."""
+    holder = open_store()
+    await holder.commit("r", 0, [], state())
+    monkeypatch.setattr("crew.store.postgres_server.COMMAND_SECONDS", 0.5)
+    store = open_store(reconnect_seconds=0)
+
+    async def locked(connection: Any) -> None:
+        async with connection.transaction():
+            await connection.execute(holder._server.sql("LOCK TABLE {schema}.runs IN ACCESS EXCLUSIVE MODE"))
+
+            with pytest.raises(StoreError, match=r"127\.0\.0\.1.* did not answer a statement within 0\.5 s") as caught:
+                await store.load("r")
+
+            assert "Is the server running" not in str(caught.value)
+
+    await holder._server.run(holder._server.call(locked))
 
 
 async def test_unreadable_run_names_server_and_run(open_store: Open) -> None:

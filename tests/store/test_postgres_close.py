@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from crew.errors import StoreError
 from crew.store.postgres_server import PostgresServer
 
 
@@ -40,3 +43,44 @@ async def test_close_waits_for_the_end_of_the_thread() -> None:
     await asyncio.to_thread(opened.close)
     assert thread is not None
     assert not thread.is_alive()
+
+
+async def test_a_call_that_close_ends_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a cancellation, which its caller did not ask for; also if the call takes a while to end."""
+    monkeypatch.setattr("crew.store.postgres_server.CLOSE_SECONDS", 0.1)
+    opened, began = server(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def hang() -> None:
+        loop.call_soon_threadsafe(began.set)
+
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+
+    calling = asyncio.create_task(opened.run(hang()))
+    await began.wait()
+    await asyncio.to_thread(opened.close)
+
+    async with asyncio.timeout(20):
+        with pytest.raises(StoreError, match=r"The store postgresql://127\.0\.0\.1:9/runs is closed"):
+            await calling
+
+
+async def test_a_caller_that_is_cancelled_stays_cancelled() -> None:
+    """Also if the store is closed meanwhile."""
+    opened, began = server(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def hang() -> None:
+        loop.call_soon_threadsafe(began.set)
+        await asyncio.Event().wait()
+
+    calling = asyncio.create_task(opened.run(hang()))
+    await began.wait()
+    calling.cancel()
+    await asyncio.to_thread(opened.close)
+
+    with pytest.raises(asyncio.CancelledError):
+        await calling
