@@ -39,9 +39,10 @@ class Connection:
         loop = asyncio.get_running_loop()
         self._title, self._transport, self._seconds, self._on_changed = title, transport, seconds, on_changed
         self._ready: asyncio.Future[Client] = loop.create_future()
-        self._ready.add_done_callback(_retrieve)
+        self._ready.add_done_callback(retrieve_error)
         self._watch = TransportWatch(on_end=self.end)
         self._closing = asyncio.Event()
+        self._entering: asyncio.Timeout | None = None
         self._calls: set[asyncio.Future[Any]] = set()
         self._end_reason, self._error = "", ""
         # The owner outlives the run that needs it first, so it inherits no span and no other context from it.
@@ -102,9 +103,15 @@ class Connection:
         return ConnectionLost(self._text()) if was_sent else ServerUnavailable(self._text())
 
     def end(self, reason: str) -> None:
-        """Start closing, for example because the server has ended; requests under way are `ConnectionLost`."""
+        """Start closing, for example because the server has ended; requests under way are `ConnectionLost`.
+
+        A connection that is not open yet is given up at once.
+        """
         self._end_reason = self._end_reason or reason
         self._closing.set()
+
+        if self._entering is not None and not self._entering.expired():
+            self._entering.reschedule(asyncio.get_running_loop().time())
 
     async def aclose(self) -> None:
         """Close once the calls under way have ended, and wait until it is closed."""
@@ -123,12 +130,11 @@ class Connection:
             sdk = await asyncio.to_thread(import_module, "mcp")
             _keep_off_the_terminal(logging.getLogger("mcp"))
 
-            async with AsyncExitStack() as stack:
-                async with asyncio.timeout(self._seconds):
-                    transport = self._transport(self._watch)
-                    client = sdk.Client(transport, cache=None, message_handler=self._on_message)
-                    await stack.enter_async_context(client)
+            if self._closing.is_set():
+                return
 
+            async with AsyncExitStack() as stack:
+                client = await self._enter(stack, sdk)
                 listening = asyncio.ensure_future(self._listen(client))
                 stack.push_async_callback(self._stop_calls, listening)
                 self._ready.set_result(client)
@@ -145,6 +151,16 @@ class Connection:
 
             if not self._ready.done():
                 self._ready.set_exception(ServerUnavailable(self._text()))
+
+    async def _enter(self, stack: AsyncExitStack, sdk: Any) -> Client:
+        """Connect, until the time is over or `end` is called."""
+        try:
+            async with asyncio.timeout(self._seconds) as self._entering:
+                transport = self._transport(self._watch)
+                client: Client = sdk.Client(transport, cache=None, message_handler=self._on_message)
+                return await stack.enter_async_context(client)
+        finally:
+            self._entering = None
 
     async def _stop_calls(self, listening: asyncio.Future[None]) -> None:
         import anyio
@@ -196,10 +212,10 @@ async def _wait_shielded(task: asyncio.Future[Any]) -> None:
         except asyncio.CancelledError:
             continue  # the caller raises its own
 
-    _retrieve(task)
+    retrieve_error(task)
 
 
-def _retrieve(task: asyncio.Future[Any]) -> None:
+def retrieve_error(task: asyncio.Future[Any]) -> None:
     """Mark the error of a future as retrieved."""
     if not task.cancelled():
         task.exception()

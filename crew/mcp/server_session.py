@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 
 from crew.errors import describe
 from crew.mcp.listing import Listing, ToolDefinition, read_listing
-from crew.mcp.server_connection import Connection, OpenTransport
+from crew.mcp.server_connection import Connection, OpenTransport, retrieve_error
 from crew.mcp.server_errors import ConnectionLost, ServerError, ServerUnavailable, ToolChanged
 
 if TYPE_CHECKING:
@@ -22,45 +23,63 @@ FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 LONGEST_WAIT = 2.0
 """The longest time that a call waits for the next attempt to connect; if it is later, the call fails at once."""
 
+WAITING_SHARE = 0.9
+"""The share of its timeout that a call may wait for a connection."""
+
 SIGN_OF_LIFE_SECONDS = 5.0
 
 
 class Session:
     """All connections to one server in one event loop, one after the other.
 
-    The error of a server that is not available has its address: the URL or the command.
+    A task of the session connects, lists the tools and checks the server. It belongs to no call: if a caller that waits
+    for it is cancelled or gives up, it goes on for the next caller. The error of a server that is not available has its
+    address: the URL or the command.
     """
 
     def __init__(
         self, name: str, address: str, transport: OpenTransport, seconds: float, *, resources: bool, prompts: bool
     ) -> None:
-        self._name, self._address, self._transport, self._seconds = name, address, transport, seconds
+        self._title = f"{name!r} ({address})"
+        self._name, self._transport, self._seconds = name, transport, seconds
         self._resources, self._prompts = resources, prompts
         self.accepted: Listing | None = None
         """The newest listing whose tools were used: they are shown while the server is not available."""
         self._connection: Connection | None = None
         self._listing: Listing | None = None
-        self._is_stale = self._is_suspect = False
+        """What the server of this connection offers; None until it has listed it."""
+        self._is_stale = self._is_suspect = self._is_closed = False
         self._failures, self._next_attempt, self._last_error = 0, 0.0, ""
-        self._lock = asyncio.Lock()
+        self._renewal: asyncio.Task[Connection] | None = None
 
     async def listing(self) -> Listing:
         """What the server offers now. Raises `ServerError`."""
         self._is_stale = True
         await self._connected()
-        assert self._listing is not None
+
+        if self._listing is None:
+            raise self._unavailable("it was closed")
+
         return self._listing
 
     async def call(
-        self, work: Callable[[Client], Awaitable[Value]], tool: ToolDefinition | None = None, *, repeatable: bool = True
+        self,
+        work: Callable[[Client], Awaitable[Value]],
+        tool: ToolDefinition | None = None,
+        *,
+        timeout: float,
+        repeatable: bool = True,
     ) -> Value:
         """Make a request, in a new connection if the last one ended. Raises `ServerError`.
 
         A tool is called only if the server still describes it as it did when it was listed. A request that may have
-        been sent is not sent again, unless it is `repeatable`.
+        been sent is not sent again, unless it is `repeatable`. The caller is cancelled after `timeout`: a request that
+        can't be sent until shortly before is `ServerUnavailable`, so that it is known that it was not sent.
         """
+        deadline = asyncio.get_running_loop().time() + WAITING_SHARE * timeout
+
         for last in (False, True):
-            connection = await self._connected()
+            connection = await self._connected(deadline)
             self._check(tool)
 
             try:
@@ -80,29 +99,57 @@ class Session:
         raise AssertionError("unreachable")
 
     async def aclose(self) -> None:
-        """Close the connection; the next call opens another one."""
-        connection, self._connection, self._listing = self._connection, None, None
+        """Close the connection, also one that is being opened. The session can't be used again."""
+        self._is_closed = True
 
-        if connection is not None:
-            await connection.aclose()
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal])
 
-    async def _connected(self) -> Connection:
-        """An open connection with a current listing."""
-        connection = self._connection
+        if self._connection is not None:
+            await self._connection.aclose()
 
-        if connection is not None and connection.is_open and not (self._is_stale or self._is_suspect):
+        self._connection = self._listing = None
+
+    async def _connected(self, deadline: float | None = None) -> Connection:
+        """An open connection with a current listing; it is renewed by a task that does not end with this call."""
+        connection, loop = self._connection, asyncio.get_running_loop()
+        is_open = connection is not None and connection.is_open and self._listing is not None
+
+        if connection is not None and is_open and not (self._is_stale or self._is_suspect):
             return connection
 
-        async with self._lock:
-            if self._is_suspect:
-                await self._check_alive()
+        if self._is_closed:
+            raise self._unavailable("it was closed")
 
-            if self._connection is None or not self._connection.is_open:
-                self._connection = await self._connect()
-            elif self._is_stale:
-                await self._read_listing(self._connection)
+        if self._renewal is None or self._renewal.done():
+            self._renewal = loop.create_task(
+                self._renew(), name=f"crew-mcp-renewal-{self._name}", context=contextvars.Context()
+            )
+            self._renewal.add_done_callback(retrieve_error)
 
-            return self._connection
+        renewal, seconds = self._renewal, None if deadline is None else max(deadline - loop.time(), 0)
+        done, _ = await asyncio.wait([renewal], timeout=seconds)
+
+        if not done:
+            raise self._unavailable("it has not answered yet, and this call can't wait longer. The call was not sent")
+
+        if renewal.cancelled():
+            raise self._unavailable("it was closed")
+
+        return renewal.result()
+
+    async def _renew(self) -> Connection:
+        if self._is_suspect:
+            await self._check_alive()
+
+        if self._connection is None or not self._connection.is_open:
+            return await self._connect()
+
+        if self._is_stale:
+            await self._read_listing(self._connection)
+
+        return self._connection
 
     async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
@@ -112,12 +159,12 @@ class Session:
             raise ServerUnavailable(f"{self._last_error} (next attempt in {delay:.0f} s)")
 
         await asyncio.sleep(max(delay, 0))
-        title = f"{self._name!r} ({self._address})"
-        connection = Connection(title, self._transport, self._seconds, self._mark_stale)
+        self._listing = None
+        self._connection = connection = Connection(self._title, self._transport, self._seconds, self._mark_stale)
 
         try:
             await self._read_listing(connection)
-        except BaseException as error:  # raised again; a connection without a listing is of no use
+        except ServerError as error:  # a connection without a listing is of no use
             connection.end("its tools could not be listed")
             self._failures += 1
             pause = min(FIRST_DELAY * 2 ** (self._failures - 1), LONGEST_DELAY)
@@ -146,7 +193,7 @@ class Session:
         except TimeoutError:
             connection.end(f"it did not list its tools within {self._seconds:g} s")
             raise ServerUnavailable(
-                f"The MCP server {self._name!r} ({self._address}) did not list its tools within {self._seconds:g} s"
+                f"The MCP server {self._title} did not list its tools within {self._seconds:g} s"
             ) from None
         except ServerError:
             raise
@@ -155,20 +202,22 @@ class Session:
 
     async def _check_alive(self) -> None:
         """After a call that was cancelled: end the connection of a server that does not answer at all."""
-        self._is_suspect = False
         connection = self._connection
 
-        if connection is None or not connection.is_open or connection.is_busy:
-            return
+        if connection is not None and connection.is_open and not connection.is_busy:
+            try:
+                async with asyncio.timeout(min(SIGN_OF_LIFE_SECONDS, self._seconds)):
+                    await connection.call(lambda client: client.list_tools())
+            except (TimeoutError, ServerError):
+                connection.end("it does not answer")
+                await connection.aclose()
+            except Exception:  # the server boundary: an error is an answer
+                pass
 
-        try:
-            async with asyncio.timeout(min(SIGN_OF_LIFE_SECONDS, self._seconds)):
-                await connection.call(lambda client: client.list_tools())
-        except (TimeoutError, ServerError):
-            connection.end("it does not answer")
-            await connection.aclose()
-        except Exception:  # the server boundary: an error is an answer
-            pass
+        self._is_suspect = False
+
+    def _unavailable(self, reason: str) -> ServerUnavailable:
+        return ServerUnavailable(f"The MCP server {self._title} is not available: {reason}")
 
     def _mark_stale(self) -> None:
         self._is_stale = True

@@ -50,7 +50,7 @@ def server_tools(
         chosen = options(offered.name, offered.effect)
         spec = ToolSpec(name=name, description=offered.description, parameters=offered.schema)
         tool = Tool(
-            function=offered.with_effect(chosen.effect),
+            function=offered.bind(chosen),
             signature=foreign_signature(spec, CONTEXT),
             timeout=chosen.timeout,
             retries=0,
@@ -66,13 +66,13 @@ def server_tools(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Offered:
-    """A tool, or a way to read resources or prompts; `with_effect` makes its function."""
+    """A tool, or a way to read resources or prompts; `bind` makes its function."""
 
     name: str
     description: str
     schema: Mapping[str, Any]
     effect: Effect
-    with_effect: Callable[[Effect], Callable[..., Awaitable[str]]]
+    bind: Callable[[ToolOptions], Callable[..., Awaitable[str]]]
 
 
 def _tool_name(prefix: str, name: str, used: Mapping[str, object]) -> str:
@@ -93,12 +93,14 @@ def _called_tools(listing: Listing, session: Callable[[], Session]) -> Iterator[
             description=tool.description,
             schema=tool.schema,
             effect="write",  # what a server says about this itself is not trusted
-            with_effect=_caller(tool, session),
+            bind=_caller(tool, session),
         )
 
 
-def _caller(tool: ToolDefinition, session: Callable[[], Session]) -> Callable[[Effect], Callable[..., Awaitable[str]]]:
-    def with_effect(effect: Effect) -> Callable[..., Awaitable[str]]:
+def _caller(
+    tool: ToolDefinition, session: Callable[[], Session]
+) -> Callable[[ToolOptions], Callable[..., Awaitable[str]]]:
+    def bind(options: ToolOptions) -> Callable[..., Awaitable[str]]:
         async def call(**arguments: Any) -> str:
             context: Context[Any] = arguments.pop(CONTEXT)
 
@@ -108,11 +110,11 @@ def _caller(tool: ToolDefinition, session: Callable[[], Session]) -> Callable[[E
             async def send(client: Client) -> str:
                 return tool_text(await client.call_tool(tool.name, arguments, progress_callback=report))
 
-            return await session().call(send, tool, repeatable=effect == "read")
+            return await session().call(send, tool, timeout=options.timeout, repeatable=options.effect == "read")
 
         return call
 
-    return with_effect
+    return bind
 
 
 def _reading_tools(listing: Listing, session: Callable[[], Session]) -> Iterator[_Offered]:
@@ -151,11 +153,14 @@ def _reader(
     required = [key for key in properties if key != "arguments"]
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
-    async def call(**arguments: Any) -> str:
-        arguments.pop(CONTEXT)
-        return await session().call(lambda client: read(client, **arguments))
+    def bind(options: ToolOptions) -> Callable[..., Awaitable[str]]:
+        async def call(**arguments: Any) -> str:
+            arguments.pop(CONTEXT)
+            return await session().call(lambda client: read(client, **arguments), timeout=options.timeout)
 
-    return _Offered(name=name, description=description, schema=schema, effect="read", with_effect=lambda effect: call)
+        return call
+
+    return _Offered(name=name, description=description, schema=schema, effect="read", bind=bind)
 
 
 async def _read_resource(client: Client, uri: object = "") -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, CrewExecutor, ScriptedProvider, call
+from crew import Agent, CrewExecutor, call
 from crew.mcp import MCPServer, ToolSettings
 from crew.runs.events import Warned
 from tests.conftest import SOAK
@@ -26,40 +26,13 @@ from tests.support.mcp_clients import (
     raw_server,
     results,
     run_calls,
+    run_steps,
     stdio_server,
     wait_until,
 )
-from tests.support.mcp_gateway import failing_gateway
 from tests.support.runs import events_of_type, run_and_collect
 
 KILLS = 100 if SOAK else 10
-
-
-def acting(*steps: Any) -> ScriptedProvider:
-    """A model that makes the calls among these steps; functions among them are called before the next one."""
-    rest = iter(steps)
-
-    def answer(request: object) -> Any:
-        for step in rest:
-            if not callable(step):
-                return step
-
-            step()
-
-        return "Done."
-
-    return ScriptedProvider(answer)
-
-
-async def run_steps(server: Any, *steps: Any, **options: Any) -> list[tuple[str, str]]:
-    """The tool results of a run whose model makes these steps."""
-    servers = server if isinstance(server, list) else [server]
-
-    async with CrewExecutor(Agent("worker", model=acting(*steps), tools=servers), **options) as executor:
-        result = await executor.execute("Go.")
-
-    assert (result.stop_reason, result.output) == ("completed", "Done.")
-    return results(result)
 
 
 def kill_newest(folder: Path) -> Callable[[], None]:
@@ -206,19 +179,6 @@ async def test_an_error_with_the_code_of_a_lost_connection_is_the_servers(tmp_pa
     """Servers use -32000 for errors of their own: the call had no unknown effect, and the connection goes on."""
     found = await run_steps(raw_server(tmp_path, "refuses"), call("raw_ask"), call("raw_ask"))
     assert found == [("error", "raw_ask failed: ServerError: rate limited")] * 2
-
-
-@pytest.mark.parametrize(("effect", "outcome", "calls"), [("write", "unknown", 1), ("read", "error", 2)])
-async def test_a_call_that_a_gateway_failed_may_have_taken_effect(
-    tmp_path: Path, effect: Any, outcome: str, calls: int
-) -> None:
-    """A write is not repeated, and its effect is unknown; a read is repeated."""
-    async with failing_gateway() as (url, received):
-        server = MCPServer(name="raw", url=url, pins=tmp_path / "pins.json", effect=effect)
-        [(found, text)] = await run_steps(server, call("raw_ask"))
-
-    assert (found, received.count("tools/call")) == (outcome, calls)
-    assert "it answered with status 504" in text
 
 
 @pytest.mark.parametrize("mode", ["not a list", "endless list"])

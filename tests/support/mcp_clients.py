@@ -124,6 +124,33 @@ async def run_calls(server: Any, *calls: Any, **options: Any) -> RunResult:
         return await executor.execute("Go.")
 
 
+def acting(*steps: Any) -> ScriptedProvider:
+    """A model that makes the calls among these steps; functions among them are called before the next one."""
+    rest = iter(steps)
+
+    def answer(request: object) -> Any:
+        for step in rest:
+            if not callable(step):
+                return step
+
+            step()
+
+        return "Done."
+
+    return ScriptedProvider(answer)
+
+
+async def run_steps(server: Any, *steps: Any, **options: Any) -> list[tuple[str, str]]:
+    """The tool results of a run whose model makes these steps."""
+    servers = server if isinstance(server, list) else [server]
+
+    async with CrewExecutor(Agent("worker", model=acting(*steps), tools=servers), **options) as executor:
+        result = await executor.execute("Go.")
+
+    assert (result.stop_reason, result.output) == ("completed", "Done.")
+    return results(result)
+
+
 def results(result: RunResult) -> list[tuple[str, str]]:
     """The outcomes and texts of all tool results of a run."""
     messages = [message for message in result.transcript if isinstance(message, ToolMessage)]

@@ -1,4 +1,4 @@
-"""An MCP server over HTTP behind a gateway that answers each call with 504, although the server received it."""
+"""An MCP server over HTTP behind a gateway that fails each call, although the server may have received it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 RESULTS: dict[str, Any] = {
@@ -20,8 +21,18 @@ RESULTS: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """What the gateway answers to requests with this method; `ID` in the body is the id of the request."""
+
+    method: str = "tools/call"
+    status: int = 504
+    body: str = "<h1>Gateway Timeout</h1>"
+    kind: str = "text/html"
+
+
 @asynccontextmanager
-async def failing_gateway() -> AsyncIterator[tuple[str, list[str]]]:
+async def failing_gateway(failure: Failure = Failure()) -> AsyncIterator[tuple[str, list[str]]]:  # noqa: B008 - frozen
     """Its URL, and the methods of the requests that it received."""
     received: list[str] = []
 
@@ -33,7 +44,7 @@ async def failing_gateway() -> AsyncIterator[tuple[str, list[str]]]:
                 size = next((int(value) for name, _, value in lines if name == b"content-length"), 0)
                 message = json.loads(await reader.readexactly(size) or b"{}")
                 received.append(message.get("method", ""))
-                writer.write(_answer(head, message))
+                writer.write(_answer(head, message, failure))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
@@ -43,7 +54,7 @@ async def failing_gateway() -> AsyncIterator[tuple[str, list[str]]]:
         server.close()
 
 
-def _answer(head: bytes, message: dict[str, Any]) -> bytes:
+def _answer(head: bytes, message: dict[str, Any], failure: Failure) -> bytes:
     method, id = message.get("method"), message.get("id")
 
     if not head.startswith(b"POST"):
@@ -52,8 +63,8 @@ def _answer(head: bytes, message: dict[str, Any]) -> bytes:
     if id is None:
         return _response(202, b"")
 
-    if method == "tools/call":
-        return _response(504, b"<h1>Gateway Timeout</h1>", "text/html")
+    if method == failure.method:
+        return _response(failure.status, failure.body.replace("ID", str(id)).encode(), failure.kind)
 
     unknown = {"error": {"code": -32601, "message": "unknown method"}}
     found = {"result": RESULTS[method]} if method in RESULTS else unknown
