@@ -161,12 +161,24 @@ class UnknownRun(StoreError):
 
 
 class RunExpired(UnknownRun):
-    """The run, or the conversation, left a `MemoryStore`, which keeps only the newest ones, `kept` of them."""
+    """The run, or the conversation, left a `MemoryStore`, which keeps only the newest ones, `kept` of them.
 
-    def __init__(self, id: str, kept: int, *, what: str = "Run", option: str = "max_unfinished") -> None:
-        self.kept = kept
-        text = f"{what} {id!r} is no longer in memory: MemoryStore({option}={kept}) keeps the newest ones."
-        advice = "Start it again; to keep all runs, raise that number or use a file: CrewExecutor(store='runs.db')."
+    `max_age` is for how many seconds it keeps them, if that is limited.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        kept: int,
+        *,
+        what: str = "Run",
+        option: str = "max_unfinished",
+        max_age: float | None = None,
+    ) -> None:
+        self.kept, self.max_age = kept, max_age
+        options = f"{option}={kept}" if max_age is None else f"{option}={kept}, max_age={max_age:g}"
+        text = f"{what} {id!r} is no longer in memory: MemoryStore({options}) keeps the newest ones."
+        advice = "Start it again; to keep all runs, raise these bounds or use a file: CrewExecutor(store='runs.db')."
         super().__init__(id, f"{text} {advice}")
 
 

@@ -162,8 +162,8 @@ class RunReader(Protocol):
         """Erase a run, or a conversation with all its runs: messages, events, index entries; the number of runs erased.
 
         An id that is that of a run and of a conversation, which its first run may be, is taken as the run, unless
-        `conversation`. Refused with `StoreError` while a run that is not erased continues it, and with `RunActive` while
-        a live process owns the run, if the store has leases. The id is free afterwards.
+        `conversation`. Refused with `StoreError` while a run that is not erased continues it, and by stores with
+        leases with `RunActive` while a live process owns the run. The id is free afterwards.
         """
 
 

@@ -16,7 +16,7 @@ from crew.messages import Message
 from crew.runs.events import Event, RunFailed
 from crew.runs.interfaces import Cursor, FoundMessage, RunPage, RunRecord, StoredEvent, StoredRun, StoredRunInfo
 from crew.runs.state import Finished, RunState, is_blocked, run_status
-from crew.settings import NonNegativeInt, PositiveInt, value_problems
+from crew.settings import NonNegativeInt, PositiveInt, Seconds, value_problems
 from crew.store.codec import message_sections
 from crew.store.event_waiters import EventWaiters
 from crew.store.rows import check_page, continued_error, message_text, metadata_rows
@@ -32,23 +32,33 @@ class MemoryStore:
     max_finished       how many finished runs it keeps, for `run`.
     max_unfinished     how many runs it keeps that can be resumed: paused, interrupted and failed ones, and active ones.
     max_conversations  how many conversations it keeps: of each, the last run with all messages.
+    max_age            for how many seconds after its last commit it keeps a run or a conversation; None: no limit.
 
-    The run whose last commit is the oldest leaves first. An active run that left returns with its next commit; to
-    resume another one raises `RunExpired`. The newest 100,000 ids of runs that finished or left stay taken; those of
-    runs that `forget` erased are free.
+    Each commit drops what is too much or too old, by the times of the commits. The run whose last commit is the oldest
+    leaves first. An active run that left returns with its next commit; to resume another one raises `RunExpired`. The
+    newest 100,000 ids of runs that finished or left stay taken; those of runs that `forget` erased are free.
     """
 
-    def __init__(self, max_finished: int = 100, max_unfinished: int = 1_000, max_conversations: int = 1_000) -> None:
+    def __init__(
+        self,
+        max_finished: int = 100,
+        max_unfinished: int = 1_000,
+        max_conversations: int = 1_000,
+        max_age: float | None = None,
+    ) -> None:
         problems = value_problems(NonNegativeInt, {"max_finished": max_finished})
         problems += value_problems(
             PositiveInt, {"max_unfinished": max_unfinished, "max_conversations": max_conversations}
         )
 
+        if max_age is not None:
+            problems += value_problems(Seconds, {"max_age": max_age})
+
         if problems:
             raise DefinitionError("MemoryStore", problems)
 
         self._max_finished, self._max_unfinished = max_finished, max_unfinished
-        self._max_conversations = max_conversations
+        self._max_conversations, self._max_age = max_conversations, max_age
         # Both are in the order of the last commits.
         self._unfinished: OrderedDict[str, StoredRun] = OrderedDict()
         self._finished: OrderedDict[str, StoredRun] = OrderedDict()
@@ -91,27 +101,43 @@ class MemoryStore:
             self._unfinished.pop(run_id, None)
             self._remember(run_id, 0)
             self._finished[run_id] = stored
-
-            while len(self._finished) > self._max_finished:
-                self._drop(next(iter(self._finished)))
         else:
             self._unfinished[run_id] = stored
             self._unfinished.move_to_end(run_id)
 
-            while len(self._unfinished) > self._max_unfinished:
-                oldest = next(iter(self._unfinished))
-                self._expire(oldest, self._unfinished[oldest])
-                self._drop(oldest)
+        self._drop_surplus(state.last_event_at)
 
-    def _expire(self, run_id: str, stored: StoredRun) -> None:
+    def _drop_surplus(self, now: float) -> None:
+        while self._has_surplus(self._finished, self._max_finished, now):
+            self._drop(next(iter(self._finished)))
+
+        while self._has_surplus(self._unfinished, self._max_unfinished, now):
+            self._expire(next(iter(self._unfinished)))
+
+        while self._has_surplus(self._conversations, self._max_conversations, now):
+            left, _ = self._conversations.popitem(last=False)
+            self._past_conversations = _remembered(self._past_conversations, left, 0)
+
+    def _has_surplus(self, kept: OrderedDict[str, StoredRun], most: int, now: float) -> bool:
+        """Whether these are too many, or the first one is too old; they are in the order of their last commits."""
+        if len(kept) > most or not kept or self._max_age is None:
+            return len(kept) > most
+
+        return now - next(iter(kept.values())).state.last_event_at > self._max_age
+
+    def _expire(self, run_id: str) -> None:
+        stored = self._unfinished[run_id]
         self._remember(run_id, stored.version)
+        self._drop(run_id)
 
         if is_blocked(stored.state):
+            age = "" if self._max_age is None else f", max_age={self._max_age:g}"
             log.warning(
-                "Run %s, which waits for an answer, left the memory: MemoryStore(max_unfinished=%s) keeps the newest "
-                "ones. To keep all, raise that number or use a file: CrewExecutor(store='runs.db').",
+                "Run %s, which waits for an answer, left the memory: MemoryStore(max_unfinished=%s%s) keeps the newest "
+                "ones. To keep all, raise these bounds or use a file: CrewExecutor(store='runs.db').",
                 run_id,
                 self._max_unfinished,
+                age,
             )
 
     def _note_turn(self, stored: StoredRun) -> None:
@@ -124,10 +150,6 @@ class MemoryStore:
             self._conversations[id] = stored
             self._conversations.move_to_end(id)
 
-        while len(self._conversations) > self._max_conversations:
-            left, _ = self._conversations.popitem(last=False)
-            self._past_conversations = _remembered(self._past_conversations, left, 0)
-
     def _remember(self, run_id: str, version: int) -> None:
         self._past_versions = _remembered(self._past_versions, run_id, version)
 
@@ -136,7 +158,13 @@ class MemoryStore:
             return self._conversations[conversation_id]
 
         if hash(conversation_id) in self._past_conversations:
-            raise RunExpired(conversation_id, self._max_conversations, what="Conversation", option="max_conversations")
+            raise RunExpired(
+                conversation_id,
+                self._max_conversations,
+                what="Conversation",
+                option="max_conversations",
+                max_age=self._max_age,
+            )
 
         runs = (*self._unfinished.values(), *self._finished.values())
         found = [stored for stored in runs if stored.state.conversation_id == conversation_id]
@@ -155,7 +183,7 @@ class MemoryStore:
             raise UnknownRun(run_id, is_finished=True)
 
         if self._past_versions.get(hash(run_id)):
-            raise RunExpired(run_id, self._max_unfinished)
+            raise RunExpired(run_id, self._max_unfinished, max_age=self._max_age)
 
         raise UnknownRun(run_id)
 

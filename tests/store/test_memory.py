@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from crew import CrewExecutor, RunError, RunResult, ScriptedProvider, call, tool
 from crew.errors import DefinitionError, RunConflict, RunExists, RunExpired, UnknownRun
+from crew.runs import AwaitInput, Finished
+from crew.runs.events import RunFailed
 from crew.store import MemoryStore
 from tests.contracts.run_store import event, state
 from tests.support.runs import executor_for
@@ -159,6 +162,7 @@ async def test_a_process_does_not_grow_with_its_runs(caplog: pytest.LogCaptureFi
         ({"max_finished": -1}, "max_finished must be 0 or a positive integer, not -1"),
         ({"max_unfinished": 0}, "max_unfinished must be a positive integer, not 0"),
         ({"max_unfinished": "5"}, "max_unfinished must be a positive integer, not '5'"),
+        ({"max_age": 0}, "max_age must be a number of seconds above 0, not 0"),
         ({"max_finished": None}, "max_finished must be 0 or a positive integer, not None"),
     ],
 )
@@ -166,6 +170,43 @@ def test_bounds_must_be_numbers(values: Any, words: str) -> None:
     """What is accepted is in the message."""
     with pytest.raises(DefinitionError, match=words):
         MemoryStore(**values)
+
+
+async def test_runs_and_conversations_leave_by_their_age(caplog: pytest.LogCaptureFixture) -> None:
+    """Finished, failed, paused and abandoned ones, by the times of the commits; a later commit makes a run young."""
+    store, failed = MemoryStore(max_age=60), RunFailed(run_id="failed", agent="a", sequence=2, error="down")
+
+    async def commit(run_id: str, at: float, version: int = 0, **fields: Any) -> None:
+        await store.commit(run_id, version, [event()], replace(state(run_id), last_event_at=at, **fields))
+
+    over = Finished(stop_reason="completed")
+    await commit("finished", 100, next=over)
+    await commit("turn", 101, next=over, conversation_id="c", turn=1)
+    await commit("failed", 102)
+    await store.append_events("failed", 1, [failed])
+    await commit("paused", 103, next=AwaitInput(pause_id="p"))
+    await commit("abandoned", 104)
+    await commit("renewed", 105)
+    await commit("renewed", 160, version=1)
+    assert {info.run_id for info in (await store.runs()).runs} == {
+        *("finished", "turn", "failed", "paused", "abandoned", "renewed")
+    }
+    await commit("new", 164.5)
+    assert {info.run_id for info in (await store.runs()).runs} == {"renewed", "new"}
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == ["Run paused"]
+
+    with pytest.raises(RunExpired, match=r"MemoryStore\(max_unfinished=1000, max_age=60\)") as caught:
+        await store.load("paused")
+
+    assert caught.value.max_age == 60
+
+    with pytest.raises(
+        RunExpired, match=r"'c' is no longer in memory: MemoryStore\(max_conversations=1000, max_age=60"
+    ):
+        await store.last_turn("c")
+
+    with pytest.raises(UnknownRun):
+        await store.events("finished")
 
 
 async def test_commit_of_a_run_that_was_erased_says_so() -> None:
