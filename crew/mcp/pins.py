@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,17 +32,25 @@ _THREADS = threading.Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinFile:
-    """A JSON file with the pinned tools of servers; `server` is the key of one of them."""
+    """A JSON file with the pinned tools of servers; `server` is the key of one of them.
+
+    `former` is the key that it had when keys did not contain the folder; its pins are used, and renamed, once.
+    """
 
     path: Path
     server: str
+    former: str | None = None
 
     def read(self) -> Pinned | None:
         """The pinned tools; None if this server was never pinned. Raises `ServerError` if the file can't be read.
 
         A damaged file must not pass for a server that was never seen: its tools would be accepted without a question.
         """
-        found = self._servers().get(self.server)
+        servers = self._servers()
+        found = servers.get(self.server)
+
+        if found is None and self.former is not None:
+            found = servers.get(self.former)
 
         if found is None:
             return None
@@ -66,11 +74,32 @@ class PinFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
 
             with _locked(self.path.parent):
-                self._replace(self._servers() | {self.server: {"tools": pins}})
+                servers = self._servers()
+                self._take_former(servers)
+                self._replace(servers | {self.server: {"tools": pins}})
         except OSError as error:
             raise ServerError(
                 f"can't write the pinned tools to {self.path}: {error}. Pass another file with pins="
             ) from error
+
+    def rename(self) -> None:
+        """Keep the pins of the former key under the present one; a file that can't be written stays as it is."""
+        if self.former is None or self.former not in self._servers():
+            return
+
+        with suppress(OSError), _locked(self.path.parent):
+            servers = self._servers()
+
+            if self._take_former(servers):
+                self._replace(servers)
+
+    def _take_former(self, servers: dict[str, Any]) -> bool:
+        """Whether this server had no pins but those of its former key, which are its own now."""
+        if self.server in servers or self.former not in servers:
+            return False
+
+        servers[self.server] = servers.pop(self.former)
+        return True
 
     def _replace(self, servers: dict[str, Any]) -> None:
         handle, written = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
@@ -127,9 +156,18 @@ def _locked(folder: Path) -> Iterator[None]:
             os.close(opened)
 
 
-def server_key(name: str, target: str) -> str:
-    """The key of a server: its name and a hash of its command or URL, which may contain secrets."""
-    return f"{name}:{hashlib.sha256(target.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+def server_key(name: str, target: str, folder: str = "") -> str:
+    """The key of a server: its name and a hash of its command or URL, which may contain secrets, and of its folder."""
+    text = f"{target}\0{folder}" if folder else target
+    return f"{name}:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+
+
+def relative_folder(folder: Path, pins: Path) -> str:
+    """The folder of a server, relative to that of its pins: a file under version control is valid in every checkout."""
+    try:
+        return Path(os.path.relpath(folder.resolve(), pins.parent.resolve())).as_posix()
+    except ValueError:  # they are on two drives of Windows
+        return folder.resolve().as_posix()
 
 
 def changed_tools(pinned: Pinned, listed: Pinned) -> list[str]:

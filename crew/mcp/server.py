@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from crew.errors import DefinitionError, abbreviate, suggest
 from crew.mcp.http_transport import HttpAddress, http_transport
 from crew.mcp.listing import Listing
-from crew.mcp.pins import PinFile, changed_tools, difference, digest_of, server_key
+from crew.mcp.pins import PinFile, changed_tools, difference, digest_of, relative_folder, server_key
 from crew.mcp.server_address import command_secrets, command_text, is_sensitive, url_secrets, url_text
 from crew.mcp.server_connection import OpenTransport
 from crew.mcp.server_errors import ServerError, ServerUnavailable
@@ -133,6 +133,8 @@ class MCPServer:
 
         if pinned is None or changed:
             pins.write(listing.tools)
+        else:
+            pins.rename()
 
         session.accepted = listing
         return self._made(listing)
@@ -203,8 +205,16 @@ class MCPServer:
         return partial(_open_stdio, command)
 
     def _pin_file(self) -> PinFile:
+        path = Path(self.pins).expanduser()
         target = self.url if self.url is not None else shlex.join(self.stdio or ())
-        return PinFile(path=Path(self.pins).expanduser(), server=server_key(self.name, target))
+        former = server_key(self.name, target)
+
+        if self.folder is None:
+            return PinFile(path=path, server=former)
+
+        # The command of another folder is another server: both may be `python server.py`.
+        folder = relative_folder(Path(self.folder), path)
+        return PinFile(path=path, server=server_key(self.name, target, folder), former=former)
 
     def _question(self, changes: str) -> str:
         return (

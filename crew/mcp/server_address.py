@@ -10,12 +10,22 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 HIDDEN = "***"
 LONGEST_COMMAND = 200
 
-_SENSITIVE_NAME = re.compile("key|token|secret|pass|auth|credential|cookie", re.IGNORECASE)
+_WORD_END = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_SENSITIVE_WORD = re.compile(
+    # Also at the end of a word, as in PGPASSWORD and AUTHTOKEN.
+    r"(?:[a-z]*(?:password|passwd|passphrase|secret|token|credential)"
+    r"|(?:api|access|account|auth|private|secret|ssh)?key|(?:ssh)?pass|pwd"
+    r"|o?auth|authorization|authentication|bearer|cookie)s?",
+    re.IGNORECASE,
+)
 
 
 def is_sensitive(name: str) -> bool:
-    """Whether a header, variable, option or parameter of this name holds a credential."""
-    return _SENSITIVE_NAME.search(name) is not None
+    """Whether a header, variable, option or parameter of this name holds a credential.
+
+    Whole words count: API_KEY, apiKey and X-Api-Key, but neither KEYBOARD nor GIT_AUTHOR_NAME.
+    """
+    return any(_SENSITIVE_WORD.fullmatch(word) for word in _WORD_END.split(name))
 
 
 def url_text(url: str) -> str:

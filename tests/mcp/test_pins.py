@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from crew.mcp import ServerError
+from crew.mcp import MCPServer, ServerError
 from crew.mcp.listing import ToolDefinition
-from crew.mcp.pins import PinFile, changed_tools, difference, digest_of, server_key
+from crew.mcp.pins import PinFile, changed_tools, difference, digest_of, relative_folder, server_key
+from crew.tools.context import Context
+from crew.tools.toolset import ConsentRequired
 
 
 def definition(name: str = "add", description: str = "Adds.", **properties: Any) -> ToolDefinition:
@@ -100,3 +104,66 @@ def test_the_key_of_a_server_does_not_contain_its_command() -> None:
     """A command may contain secrets; servers of one name in several projects do not share pins."""
     assert "sk-123" not in server_key("files", "server --key sk-123")
     assert server_key("files", "one") != server_key("files", "two")
+
+
+SERVER = """
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("db", log_level="CRITICAL")
+
+@server.tool(description={description!r})
+def act() -> str:
+    return "ok"
+
+server.run("stdio")
+"""
+
+
+async def list_descriptions(folder: Path, pins: Path) -> list[str]:
+    """The descriptions that the server of this folder lists; its command is the same in each folder."""
+    server = MCPServer(name="db", stdio=[sys.executable, "server.py"], folder=folder, pins=pins)
+
+    async with server.lifetime():
+        return [tool.spec.description for tool in await server.list_tools(Context(deps=None, run_id="r", agent=""))]
+
+
+async def test_servers_of_two_projects_with_the_same_command_have_their_own_pins(tmp_path: Path) -> None:
+    """Each project keeps its pins in the same file: no run asks for a consent."""
+    for project in ("one", "two"):
+        (tmp_path / project).mkdir()
+        (tmp_path / project / "server.py").write_text(SERVER.format(description=f"Acts in {project}."))
+
+    for project in ("one", "two", "one"):
+        assert await list_descriptions(tmp_path / project, tmp_path / "pins.json") == [f"Acts in {project}."]
+
+
+async def test_pins_without_a_folder_are_taken_over_once(tmp_path: Path) -> None:
+    """They are checked like other pins: a server that changed since then still asks."""
+    pins, old = tmp_path / "pins.json", server_key("db", f"{sys.executable} server.py")
+    (tmp_path / "server.py").write_text(SERVER.format(description="Acts."))
+
+    async def pin_without_folder(description: str) -> None:
+        await list_descriptions(tmp_path, pins)
+        [(_, found)] = json.loads(pins.read_text())["servers"].items()
+        found["tools"]["act"]["description"] = description
+        pins.write_text(json.dumps({"version": 1, "servers": {old: found}}))
+
+    await pin_without_folder("Acts.")
+    await list_descriptions(tmp_path, pins)
+    assert old not in json.loads(pins.read_text())["servers"]
+    pins.unlink()
+    await pin_without_folder("Does nothing.")
+
+    with pytest.raises(ConsentRequired, match="Does nothing"):
+        await list_descriptions(tmp_path, pins)
+
+    assert old in json.loads(pins.read_text())["servers"]
+
+
+def test_pins_under_version_control_are_valid_in_every_checkout(tmp_path: Path) -> None:
+    """The folder of a server counts relative to the file."""
+    folders = [relative_folder(tmp_path / home / "tools", tmp_path / home / "pins.json") for home in ("ann", "bob")]
+    assert folders == ["tools", "tools"]
+    assert relative_folder(tmp_path / "ann", tmp_path / "pins.json") != relative_folder(
+        tmp_path, tmp_path / "pins.json"
+    )

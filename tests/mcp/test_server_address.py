@@ -6,7 +6,7 @@ import pytest
 
 from crew import Agent, CrewExecutor, ScriptedProvider
 from crew.mcp import MCPServer
-from crew.mcp.server_address import command_secrets, command_text, url_text
+from crew.mcp.server_address import command_secrets, command_text, is_sensitive, url_text
 from crew.runs.events import Warned
 from tests.support.runs import events_of_type, run_and_collect
 
@@ -29,6 +29,41 @@ def test_command_is_shown_without_the_values_of_sensitive_options(
     assert command_text(command) == shown
     assert command_secrets(command) == secrets
     assert set(secrets) <= set(MCPServer(stdio=command).secrets)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["API_KEY", "apiKey", "X-Api-Key", "APIKey", "APIKEY", "TS_AUTHKEY", "key", "AWS_SECRET_ACCESS_KEY", "keys"],
+        *["GITHUB_TOKEN", "AUTHTOKEN", "accessToken", "PGPASSWORD", "MYSQL_PWD", "DB_PASS", "SSHPASS", "passphrase"],
+        *["Authorization", "Proxy-Authorization", "x-auth", "OAUTH2_CLIENT", "Cookie", "CREDENTIALS", "clientSecret1"],
+    ],
+)
+def test_names_of_credentials_are_known_by_their_words(name: str) -> None:
+    """Words end at punctuation, digits and capital letters; some are written together."""
+    assert is_sensitive(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *[
+            "GIT_AUTHOR_NAME",
+            "GIT_AUTHOR_EMAIL",
+            "KEYBOARD",
+            "MONKEY",
+            "COMPASS_URL",
+            "BYPASS",
+            "PASSENGER",
+            "authority",
+        ],
+        *["TOKENIZERS_PARALLELISM", "TURKEY", "keyboardLayout", "SECRETARY", "MODE", "PATH", ""],
+    ],
+)
+def test_ordinary_names_are_not_taken_for_credentials(name: str) -> None:
+    """Their values would be removed from all messages of the process."""
+    assert not is_sensitive(name)
+    assert MCPServer(stdio=["server"], env={name: "Jane Doe"}).secrets == []
 
 
 def test_long_command_is_cut() -> None:
