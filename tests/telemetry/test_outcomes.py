@@ -21,7 +21,7 @@ from crew.interfaces import ModelReply, ModelRequest
 from crew.messages import Usage
 from crew.store import MemoryStore
 from crew.telemetry import Telemetry, Tree
-from tests.support.clocks import ManualClock
+from tests.support.clocks import ManualClock, run_in_virtual_time
 from tests.support.stores import SlowStore
 from tests.telemetry.test_spans import assert_complete_tree
 
@@ -171,7 +171,7 @@ async def test_branch_that_ended_before_an_interruption_is_completed(seen) -> No
     assert seen.one("invoke_agent slow").attributes["crew.stop_reason"] == "interrupted"
 
 
-async def test_group_timeout_is_on_the_group_and_its_open_spans(seen) -> None:
+def test_group_timeout_is_on_the_group_and_its_open_spans(seen) -> None:
     """The span of the active tool says that it was stopped."""
 
     @tool
@@ -181,8 +181,8 @@ async def test_group_timeout_is_on_the_group_and_its_open_spans(seen) -> None:
         return ""
 
     slow = Agent("slow", model=ScriptedProvider(call("wait"), "Never."), tools=[wait])
-    crew = panel(slow, Agent("quick", model=ScriptedProvider("Yes.")), timeout=0.05)
-    await CrewExecutor(crew, telemetry=seen.telemetry()).execute("Go")
+    crew = panel(slow, Agent("quick", model=ScriptedProvider("Yes.")), timeout=5)
+    run_in_virtual_time(CrewExecutor(crew, telemetry=seen.telemetry()).execute("Go"))
     assert_complete_tree(seen)
     assert [event.name for event in seen.one("crew.parallel panel").events] == ["crew.branch_timed_out"]
     assert seen.one("execute_tool wait").attributes["crew.stop_reason"] == "failed"

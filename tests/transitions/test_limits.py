@@ -14,7 +14,7 @@ from crew.message_rules import validate
 from crew.messages import ToolCall, Usage
 from crew.runs import ReachedLimit
 from crew.runs.events import Event, LimitReached, Warned
-from tests.support.clocks import TickingClock
+from tests.support.clocks import TickingClock, run_in_virtual_time
 from tests.support.providers import RecordingProvider
 from tests.support.runs import collect, executor_for
 from tests.support.tools import look
@@ -78,7 +78,7 @@ async def test_cost_limit_applies_to_models_with_a_price() -> None:
     assert result.metrics.by_agent["b"].requests == 3
 
 
-async def test_limit_of_seconds_ends_a_hanging_run() -> None:
+def test_limit_of_seconds_ends_a_hanging_run() -> None:
     """The time of tools and models counts; open calls get results."""
 
     async def hang() -> str:
@@ -86,9 +86,8 @@ async def test_limit_of_seconds_ends_a_hanging_run() -> None:
         await asyncio.Event().wait()
         return ""
 
-    result = await executor_for(RecordingProvider(call("hang"), "never"), hang, limits=Limits(seconds=0.05)).execute(
-        "go"
-    )
+    executor = executor_for(RecordingProvider(call("hang"), "never"), hang, limits=Limits(seconds=5))
+    result = run_in_virtual_time(executor.execute("go"))
     assert result.stop_reason == "limit"
     assert "limit of seconds" in result.history[-1].results[0].text  # type: ignore[union-attr]
     assert validate(result.history) == []
