@@ -43,7 +43,7 @@ def test_file_that_grows_without_bound_is_refused_quickly(name: str, tmp_path: P
     with pytest.raises(ConfigError, match=problem):
         load(path)
 
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 30  # without the bound it would be years
 
 
 def test_ordinary_aliases_work(tmp_path: Path) -> None:

@@ -104,14 +104,17 @@ def test_unknown_paths_and_invalid_json_are_refused() -> None:
 
 async def test_a_client_that_disconnects_is_recorded() -> None:
     """Its answer counts as not delivered, and its connection is removed."""
-    async with WireServer(latency=5.0) as server, aiohttp.ClientSession() as session:
-        with pytest.raises(TimeoutError):
-            async with (
-                asyncio.timeout(0.1),
-                session.post(f"{server.openai_url}/chat/completions", json=body("chat", "a")),
-            ):
-                pass
-        await asyncio.sleep(0.05)
+    async with WireServer(latency=60.0) as server, aiohttp.ClientSession() as session:
+        posting = asyncio.ensure_future(session.post(f"{server.openai_url}/chat/completions", json=body("chat", "a")))
+        async with asyncio.timeout(10):
+            while not server.requests:
+                await asyncio.sleep(0.01)
+        posting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await posting
+        async with asyncio.timeout(10):
+            while server.connections:
+                await asyncio.sleep(0.01)
         assert [request.delivered for request in server.requests] == [False]
         assert server.connections == set()
         assert server.account.delivered == 0 < server.account.total
@@ -119,7 +122,7 @@ async def test_a_client_that_disconnects_is_recorded() -> None:
 
 async def test_latency_and_pace() -> None:
     """Delayed answers do not block each other; a paced stream arrives event by event."""
-    async with WireServer(always("word " * 20), latency=0.05) as server, aiohttp.ClientSession() as session:
+    async with WireServer(always("word " * 20), latency=0.5) as server, aiohttp.ClientSession() as session:
 
         async def ask(**more: Any) -> bytes:
             async with session.post(f"{server.openai_url}/chat/completions", json=body("chat", "a", **more)) as answer:
@@ -129,8 +132,8 @@ async def test_latency_and_pace() -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(20):
                 group.create_task(ask())
-        assert 0.05 <= time.monotonic() - start < 0.5
-        server.pace = 0.01
+        assert 0.5 <= time.monotonic() - start < 5  # one after the other they would take 10 s
+        server.latency, server.pace = 0.0, 0.01
         start = time.monotonic()
         assert (await ask(stream=True)).endswith(b"data: [DONE]\n\n")
         assert time.monotonic() - start > 0.1
