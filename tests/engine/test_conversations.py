@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from crew import Agent, Crew, CrewExecutor, RunError, RunResult, ScriptedProvider, call, handoff, recall, tool
+from crew.engine import unstored_events
 from crew.engine.conversations import Claims, Conversations, Turn
 from crew.errors import (
     ConversationBusy,
@@ -556,6 +557,8 @@ async def test_turn_reads_a_constant_number_of_rows_and_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy, turns: int
 ) -> None:
     """Load and commits of turn 1,000 read what turn 100 reads, and the file grows linearly."""
+    # A turn that takes longer than this stores its events with another append, which reads rows too.
+    monkeypatch.setattr(unstored_events, "STORE_SECONDS", 60.0)
     connect: Callable[..., sqlite3.Connection] = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=CountingConnection))
     store = SQLiteStore(tmp_path / "runs.db")
