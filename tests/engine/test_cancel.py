@@ -305,7 +305,10 @@ async def test_a_result_that_waits_for_another_commit_is_not_lost() -> None:
     executor = executor_for(RecordingProvider([call("pay", n=1), call("pay", n=2)], "never"), pay, store=store)
     running = asyncio.ensure_future(executor.execute("go", run_id="r"))
     await store.reached.wait()
-    await asyncio.sleep(0.01)  # the other call has returned, and waits
+
+    for _ in range(20):  # the other call has returned, and waits
+        await asyncio.sleep(0)
+
     cancelling = asyncio.ensure_future(executor.cancel("r"))
     await asyncio.sleep(0)
     store.gate.set()

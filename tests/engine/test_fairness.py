@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import threading
 from collections.abc import Sequence
 
@@ -267,12 +268,17 @@ async def test_cancelled_run_that_waited_has_its_goal_and_frees_its_place() -> N
 def test_maximum_counts_the_runs_of_all_threads() -> None:
     """`execute_sync` on many threads: each has its own event loop, and one maximum applies."""
     active, most, lock = [0], [0], threading.Lock()
+    calls, two_at_once = itertools.count(), threading.Barrier(2)
 
     class Model(ScriptedProvider):
         async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
             with lock:
                 active[0] += 1
                 most[0] = max(most[0], active[0])
+                first_calls = next(calls) < 2
+
+            if first_calls:  # each on its own thread and event loop
+                two_at_once.wait(30)
 
             await asyncio.sleep(0.005)
 
