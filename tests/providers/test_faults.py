@@ -1,5 +1,6 @@
 """With any fault of the connection or the answer, a run ends correctly or with an error that names the cause."""
 
+import asyncio
 import re
 
 import pytest
@@ -87,21 +88,22 @@ async def test_a_fault_at_the_first_or_last_step_of_a_run(
     await try_fault(fault, place, protocol, streamed=streamed)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(
     ("kind", "error"), [("server_error", Unavailable), ("garbage", MalformedReply), ("hang", Unavailable)]
 )
-async def test_a_permanent_fault_ends_the_run_with_its_cause(
-    kind: str, error: type[ProviderError], protocol: Protocol
-) -> None:
+async def test_a_permanent_fault_ends_the_run_with_its_cause(kind: str, error: type[ProviderError]) -> None:
     """After the last attempt the run fails with the service's error and the number of attempts."""
-    async with WireServer(faults=lambda *_: Fault(kind)) as server:  # type: ignore[arg-type]
-        with pytest.raises(RunError) as caught:
-            await run(CrewExecutor(worker(retrying_provider(server, protocol, "classic", policy=SHORT_TIMEOUT))))
 
-        assert isinstance(caught.value.__cause__, error)
-        assert server.count == 4
-        assert re.search(r"\(4 attempts in \d+ s\)$", str(caught.value.__cause__))
+    async def failing_run(protocol: Protocol) -> None:
+        async with WireServer(faults=lambda *_: Fault(kind)) as server:  # type: ignore[arg-type]
+            with pytest.raises(RunError) as caught:
+                await run(CrewExecutor(worker(retrying_provider(server, protocol, "classic", policy=SHORT_TIMEOUT))))
+
+            assert isinstance(caught.value.__cause__, error), protocol
+            assert server.count == 4, protocol
+            assert re.search(r"\(4 attempts in \d+ s\)$", str(caught.value.__cause__)), protocol
+
+    await asyncio.gather(*map(failing_run, PROTOCOLS))  # at the same time: each waits for four time-outs
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -155,7 +155,7 @@ async def test_an_error_is_the_same_for_the_first_request_and_for_later_ones(kin
     found = []
 
     async with WireServer(faults={0: fault, 3: fault}) as server:
-        asked = provider(server, protocol, timeout=0.3 if kind == "hang" else 5.0)
+        asked = provider(server, protocol, timeout=1.0 if kind == "hang" else 5.0)
 
         for _ in range(5):
             try:

@@ -44,7 +44,7 @@ BROKEN: dict[Kind, tuple[type[Exception], ...]] = {
 
 def faulty(fault: Fault, protocol: Protocol, how: str) -> tuple[Any, WireServer]:
     """The answer to a first request with a fault in it, or its exception."""
-    timeout = 0.15 if "hang" in fault.kind else 5.0
+    timeout = 0.5 if "hang" in fault.kind else 5.0
     with WireServer(tool_loop(3), faults={0: fault}) as server, client(server, protocol, timeout) as made:
         try:
             return HOW[how](made, protocol, body(protocol, "Go.")), server
