@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -31,9 +32,13 @@ def postgres() -> Iterator[Postgres]:
         server_missing("postgres", str(reason))
 
 
-async def test_a_run_is_followed_cancelled_and_taken_over_at_another_process(postgres: Postgres) -> None:
+async def test_a_run_is_followed_cancelled_and_taken_over_at_another_process(
+    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its events arrive at both, its cancellation reaches the owner, and the other one resumes it after a kill."""
-    options, target = ("--store", postgres.url()), f"{CREW}:waiter"
+    options, target = ("--store", postgres.url()), f"{CREW}:gated"
+    gate = tmp_path / "gate"  # the tool of each run waits for it
+    monkeypatch.setenv("CREW_TEST_GATE", str(gate))
 
     async with (
         server_process(*options, target=target) as one,
@@ -44,7 +49,13 @@ async def test_a_run_is_followed_cancelled_and_taken_over_at_another_process(pos
         read = asyncio.create_task(kinds(first.execute_stream("Work.", run_id="followed")))
         await started(second, "followed")
         # The same key at the other process: the run exists, and its log is streamed from there.
-        assert await kinds(second.execute_stream("Work.", run_id="followed")) == await read
+        arrived: list[str] = []
+        followed = asyncio.create_task(kinds(second.execute_stream("Work.", run_id="followed"), arrived))
+        await until(lambda: "asked" in arrived)
+        assert not read.done()
+        gate.touch()
+        assert await followed == await read
+        gate.unlink()
 
         other = asyncio.create_task(first.execute("Work.", run_id="cancelled"))
         await started(second, "cancelled")
@@ -56,6 +67,7 @@ async def test_a_run_is_followed_cancelled_and_taken_over_at_another_process(pos
         await one.stop(signal.SIGKILL)
         left.cancel()
         await asyncio.gather(left, return_exceptions=True)
+        gate.touch()
         assert (await second.resume("taken")).status == "completed"
 
 
@@ -91,13 +103,26 @@ def refund(amount: int) -> str:
     return f"Paid {amount}."
 
 
-async def kinds(stream: object) -> list[str]:
-    """The kinds of the stored events."""
-    return [event.kind async for event in stream if not isinstance(event, TextDelta)]  # type: ignore[attr-defined]
+async def kinds(stream: object, arrived: list[str] | None = None) -> list[str]:
+    """The kinds of the stored events; `arrived` has those that the stream has sent so far."""
+    found = [] if arrived is None else arrived
+
+    async for event in stream:  # type: ignore[attr-defined]
+        if not isinstance(event, TextDelta):
+            found.append(event.kind)
+
+    return found
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait until a condition is true."""
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.02)
 
 
 async def started(client: CrewClient, run_id: str) -> None:
     """Wait until a tool of the run was started."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while run_id not in {run.run_id for run in (await client.runs(status="running"))[0] if run.messages >= 2}:
             await asyncio.sleep(0.05)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 
 from crew import Agent, Crew, Parallel, ScriptedProvider, call, tool
 from crew.interfaces import ModelRequest
@@ -30,6 +32,17 @@ async def wait() -> str:
     return "Waited."
 
 
+@tool(effect="read", timeout=120)
+async def wait_for_file() -> str:
+    """Wait until the file of the environment variable CREW_TEST_GATE exists."""
+    gate = Path(os.environ["CREW_TEST_GATE"])
+
+    while not gate.exists():
+        await asyncio.sleep(0.02)
+
+    return "Waited."
+
+
 def next_step(request: ModelRequest) -> ScriptLine:
     return call("work", step=request.turn)
 
@@ -45,4 +58,6 @@ def worker(name: str, rounds: int) -> Agent:
 first, left, right, last = worker("first", ROUNDS), worker("left", 2), worker("right", 3), worker("last", 1)
 first = Agent("first", model=first.model, tools=[work], then="both")
 waiter = Crew("waiters", agents=[Agent("waiter", model=ScriptedProvider(call("wait"), report), tools=[wait])])
+gated_agent = Agent("gated", model=ScriptedProvider(call("wait_for_file"), report), tools=[wait_for_file])
+gated = Crew("gated_crew", agents=[gated_agent])
 crew = Crew("workers", agents=[first, left, right, last], groups=[Parallel("both", branches=[left, right], then=last)])
