@@ -590,6 +590,7 @@ async def test_unreachable_server_is_an_error_without_the_password() -> None:
 
     assert "secret-word" not in str(caught.value)
     assert caught.value.run_id == "r"
+    await asyncio.to_thread(store.close)
 
 
 async def test_slow_statement_is_not_reported_as_a_lost_server(
@@ -626,14 +627,20 @@ async def test_unreadable_run_names_server_and_run(open_store: Open) -> None:
         await store.load("nothing")
 
 
+def postgres_threads() -> set[threading.Thread]:
+    """The threads of all stores in this process."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("crew-postgres")}
+
+
 async def test_executor_takes_a_url_with_options(server: Postgres) -> None:
     """In Python and YAML alike; the executor opens the store and closes it."""
     url = f"{server.url()}&pool_size=2&schema=by_url&reconnect_seconds=5"
+    before = postgres_threads()
 
     async with CrewExecutor(Ledger(2).agent, store=url) as executor:
         assert (await executor.execute("Write.", run_id="r")).output == "done"
 
-    assert not [thread for thread in threading.enumerate() if thread.name == "crew-postgres"]
+    assert postgres_threads() <= before
     store = PostgresStore(server.url(), schema="by_url")
     assert (await store.run("r")).info.status == "completed"
     store.close()
@@ -668,6 +675,7 @@ async def test_a_url_names_the_store_in_python_and_in_a_file(
     server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The executor opens it, closes it, and opens it again; the password of a URL in a file stays out of errors."""
+    before = postgres_threads()
     monkeypatch.setenv("RUNS_URL", server.url())
     config = tmp_path / "config.yaml"
     config.write_text("store: ${RUNS_URL}\n", encoding="utf-8")
@@ -682,7 +690,7 @@ async def test_a_url_names_the_store_in_python_and_in_a_file(
         result = await executor.resume(paused.run_id, {paused.pauses[0].id: True})
 
     assert result.output == "done"
-    assert not any(thread.name.startswith("crew-postgres") for thread in threading.enumerate())
+    assert postgres_threads() <= before
 
 
 def pay() -> str:
