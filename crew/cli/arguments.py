@@ -333,6 +333,7 @@ def _add_store_parsers(subparsers: Subparsers) -> None:
     runs.add_argument(
         "--metadata", action="append", metavar="KEY=VALUE", help="only runs with this value, a text or JSON; repeatable"
     )
+    runs.add_argument("--since", metavar="TIME", help="only runs updated since 2026-01-31 or 2026-01-31T18:30 (UTC)")
     runs.add_argument("--limit", type=int, default=20, metavar="N", help="runs on one page (default 20)")
     runs.add_argument("--cursor", help="the next page, as the page before printed it")
     runs.add_argument("--json", action="store_true", help="print a JSON list")

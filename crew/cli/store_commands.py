@@ -6,9 +6,10 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from pydantic import JsonValue
 
@@ -18,20 +19,27 @@ from crew.engine.stored_runs import is_under_way
 from crew.errors import DefinitionError
 from crew.history.manifest import expand_manifests
 from crew.messages import AssistantMessage, Manifest, Message
-from crew.runs.interfaces import Cursor, RunRecord, StoredEvent, StoredRunInfo
-from crew.store.codec import MessageSection, encode_events, encode_messages, message_sections
-from crew.store.location import OpenedStore, open_existing_store
+from crew.models import token_prices
+from crew.runs.interfaces import RunPage, RunRecord, StoredRunInfo
+from crew.secrets.registry import ExecutorSecrets
+from crew.secrets.scrubbed_reader import ScrubbedReader
+from crew.store.codec import MessageSection, message_sections
+from crew.store.location import open_existing_store
 from crew.store.rows import message_text
+from crew.store.run_export import all_events, export_runs, find_runs, info_json
 from crew.telemetry.text_tree import Tree
 
 WIDTH = 100
 
 
-def _with_store(args: argparse.Namespace, work: Callable[[OpenedStore], Awaitable[int]]) -> int:
-    store = open_existing_store(args.store, "--store")
+def _with_store(
+    args: argparse.Namespace, work: Callable[[ScrubbedReader], Awaitable[int]], *, read_only: bool = True
+) -> int:
+    """Open the store for this work, which reads it without the secrets in the environment of this command."""
+    store = open_existing_store(args.store, "--store", read_only=read_only)
 
     async def run() -> int:
-        return await work(store)
+        return await work(ScrubbedReader(store, ExecutorSecrets((), ()).scrubber()))
 
     try:
         return asyncio.run(run())
@@ -45,24 +53,13 @@ def _with_store(args: argparse.Namespace, work: Callable[[OpenedStore], Awaitabl
 def runs_command(args: argparse.Namespace) -> int:
     """List the stored runs."""
 
-    async def work(store: OpenedStore) -> int:
-        is_unfinished = args.status in ("running", "interrupted")
-        page = await store.runs(
-            crew=args.crew,
-            status="running" if is_unfinished else args.status,
-            conversation=args.conversation,
-            metadata=_metadata(args.metadata or ()),
-            limit=args.limit,
-            cursor=args.cursor,
-        )
-
-        found = [await _with_status(store, info) for info in page.runs]
-        listed = [info for info in found if not is_unfinished or info.status == args.status]
+    async def work(store: ScrubbedReader) -> int:
+        page = await _find_page(store, args)
 
         if args.json:
-            print(json.dumps([_info_json(info) for info in listed], ensure_ascii=False, indent=2))
+            print(json.dumps([info_json(info) for info in page.runs], ensure_ascii=False, indent=2))
         else:
-            _print_runs(listed)
+            _print_runs(page.runs)
 
         if page.cursor is not None:
             print(f"crew: more runs with --cursor '{page.cursor}'", file=sys.stderr)
@@ -72,9 +69,42 @@ def runs_command(args: argparse.Namespace) -> int:
     return _with_store(args, work)
 
 
-async def _with_status(store: OpenedStore, info: StoredRunInfo) -> StoredRunInfo:
+async def _find_page(store: ScrubbedReader, args: argparse.Namespace) -> RunPage:
+    """The runs that match, at most `--limit`. A store has one status for running and interrupted runs."""
+    is_unfinished = args.status in ("running", "interrupted")
+    read = partial(
+        store.runs,
+        crew=args.crew,
+        status="running" if is_unfinished else args.status,
+        conversation=args.conversation,
+        since=None if args.since is None else _seconds(args.since),
+        metadata=_metadata(args.metadata or ()),
+    )
+    found: list[StoredRunInfo] = []
+    cursor: str | None = args.cursor
+
+    while True:
+        page = await read(limit=args.limit, cursor=cursor)
+
+        for number, stored in enumerate(page.runs, 1):
+            info = await _with_status(store, stored)
+
+            if not is_unfinished or info.status == args.status:
+                found.append(info)
+
+            if len(found) == args.limit and number < len(page.runs):
+                # Ask again for the part of the page that was used: its cursor is where the next page begins.
+                return RunPage(runs=tuple(found), cursor=(await read(limit=number, cursor=cursor)).cursor)
+
+        if page.cursor is None or len(found) == args.limit:
+            return RunPage(runs=tuple(found), cursor=page.cursor)
+
+        cursor = page.cursor
+
+
+async def _with_status(store: ScrubbedReader, info: StoredRunInfo) -> StoredRunInfo:
     """The facts of a run, which is interrupted if it is unfinished and nothing drives it."""
-    if info.status != "running" or await is_under_way(info.run_id, store):
+    if info.status != "running" or await is_under_way(info.run_id, store.reader):
         return info
 
     return replace(info, status="interrupted")
@@ -98,6 +128,16 @@ def _metadata(pairs: Sequence[str]) -> dict[str, JsonValue]:
     return found
 
 
+def _seconds(text: str) -> float:
+    """A time in ISO 8601 as seconds since the epoch; in UTC, as times are printed, unless it has a time zone."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise DefinitionError("--since", f"{text!r} is not a time such as 2026-01-31 or 2026-01-31T18:30") from None
+
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
 def _print_runs(runs: Sequence[StoredRunInfo]) -> None:
     """A table; with the conversations if a run belongs to one that is not its own."""
     head = ["run", "status", "crew", "agent", "messages", "updated"]
@@ -108,26 +148,6 @@ def _print_runs(runs: Sequence[StoredRunInfo]) -> None:
         rows = [[*row, info.conversation_id] for row, info in zip(rows, runs, strict=True)]
 
     _print_table(head, rows)
-
-
-async def _find_runs(store: OpenedStore, id: str) -> list[str]:
-    """The run with this id, or the runs of the conversation with this id, oldest first."""
-    runs = await store.conversation(id)
-    return [id] if not runs or any(info.run_id == id for info in runs) else [info.run_id for info in runs]
-
-
-def _info_json(info: StoredRunInfo) -> dict[str, object]:
-    return {
-        "run_id": info.run_id,
-        "conversation_id": info.conversation_id,
-        "crew": info.crew,
-        "agent": info.agent,
-        "status": info.status,
-        "messages": info.messages,
-        "created": info.created,
-        "updated": info.updated,
-        "metadata": dict(info.metadata),
-    }
 
 
 def _time(seconds: float) -> str:
@@ -148,8 +168,8 @@ def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def transcript_command(args: argparse.Namespace) -> int:
     """Print every message of a run, and how the newest request of each agent treated it."""
 
-    async def work(store: OpenedStore) -> int:
-        [*_, run_id] = await _find_runs(store, args.run_id)
+    async def work(store: ScrubbedReader) -> int:
+        [*_, run_id] = await find_runs(store, args.run_id)
         record = await store.run(run_id)
 
         for section in message_sections(record.state):
@@ -210,8 +230,8 @@ def _shorten(text: str, width: int = WIDTH) -> str:
 def explain_command(args: argparse.Namespace) -> int:
     """Explain one request: what it held, what was left out and why, and what moved the cached prefix."""
 
-    async def work(store: OpenedStore) -> int:
-        [*_, run_id] = await _find_runs(store, args.run_id)
+    async def work(store: ScrubbedReader) -> int:
+        [*_, run_id] = await find_runs(store, args.run_id)
         sections = [*message_sections((await store.run(run_id)).state)]
         requests = [
             (section, index)
@@ -251,7 +271,7 @@ def request_lines(section: MessageSection, index: int, known: dict[str, tuple[in
     yield f"{section.path} · {manifest.agent} · {manifest.model} · window {manifest.window:,} tokens"
     sent_text = "1 message" if len(lines) == 1 else f"{len(lines)} messages"
     yield f"{sent_text} sent, {len(gone)} left out since the agent's first request · {_tokens_text(manifest)}"
-    yield _prefix_text(manifest)
+    yield _prefix_text(manifest, reply.time)
     yield from (f"repaired: {repair}" for repair in manifest.repairs)
 
     for line in lines:
@@ -277,7 +297,8 @@ def _tokens_text(manifest: Manifest) -> str:
     return f"{manifest.tokens_estimated:,} tokens {manifest.count_method}{billed}{cached}"
 
 
-def _prefix_text(manifest: Manifest) -> str:
+def _prefix_text(manifest: Manifest, time: float) -> str:
+    """What stays of the prompt cache; if the prefix moved, the tokens that are written again, and their price."""
     if not manifest.moved_by:
         return f"prefix: unchanged, {manifest.same_messages} messages can be read from the prompt cache"
 
@@ -285,7 +306,12 @@ def _prefix_text(manifest: Manifest) -> str:
         return "prefix: none, this is the first request of the agent"
 
     kept = f"{manifest.same_messages} messages stay" if manifest.same_messages else "nothing stays"
-    return f"prefix: moved by {manifest.moved_by}; {kept} at the front, the rest is written to the cache again"
+    tokens = manifest.tokens_estimated - manifest.cached_predicted
+    provider, _, model = manifest.model.partition(":")
+    prices = token_prices(provider, model, time)
+    cost = "" if prices is None else f", about ${tokens * prices.cache_write / 1_000_000:.4f}"
+    moved = f"prefix: moved by {manifest.moved_by}; {kept} at the front"
+    return f"{moved}, the rest is written to the cache again: {tokens:,} tokens{cost}"
 
 
 # ------------------------------------------------------------------------------------------ crew trace
@@ -294,13 +320,12 @@ def _prefix_text(manifest: Manifest) -> str:
 def trace_command(args: argparse.Namespace) -> int:
     """Print the span tree of a stored run, from its events."""
 
-    async def work(store: OpenedStore) -> int:
-        [*_, run_id] = await _find_runs(store, args.run_id)
-        record, events = await store.run(run_id), await _all_events(store, run_id)
-        tree = Tree()
+    async def work(store: ScrubbedReader) -> int:
+        [*_, run_id] = await find_runs(store, args.run_id)
+        record, tree = await store.run(run_id), Tree()
         observer = tree.observe(_stored_crew(record), record.state, resumes=False)
 
-        for one in events:
+        async for one in all_events(store, run_id):
             observer(one.event)
 
         observer.close(None, record.state)
@@ -315,69 +340,27 @@ def _stored_crew(record: RunRecord) -> Crew:
     return Crew(record.info.crew, agents=[Agent(record.info.agent, model="scripted:-")])
 
 
-async def _all_events(store: OpenedStore, run_id: str) -> list[StoredEvent]:
-    found: list[StoredEvent] = []
-    after: Cursor | None = None
-
-    while page := await store.events(run_id, after):
-        found += page
-        after = page[-1].cursor
-
-    return found
-
-
 # ------------------------------------------------------------------------------------------ crew export, crew forget
 
 
 def export_command(args: argparse.Namespace) -> int:
     """Print runs as JSON lines: one for the run, each message and each event."""
 
-    async def work(store: OpenedStore) -> int:
-        if args.run_id is None:
-            ids = [info.run_id async for info in _all_runs(store)]
-        else:
-            ids = await _find_runs(store, args.run_id)
-
-        for run_id in ids:
-            record = await store.run(run_id)
-            print(json.dumps({"type": "run", **_info_json(record.info)}, ensure_ascii=False))
-
-            for section in message_sections(record.state):
-                for position, data in enumerate(encode_messages(section.messages), section.start):
-                    head = {"type": "message", "run_id": section.path, "position": position}
-                    print(json.dumps({**head, "message": json.loads(data)}, ensure_ascii=False))
-
-            for one in await _all_events(store, run_id):
-                head = {"type": "event", "run_id": run_id, "cursor": str(one.cursor)}
-                [event] = json.loads(encode_events([one.event]))["events"]
-                print(json.dumps({**head, "event": event}, ensure_ascii=False))
+    async def work(store: ScrubbedReader) -> int:
+        async for line in export_runs(store, args.run_id):
+            print(json.dumps(line, ensure_ascii=False))
 
         return 0
 
     return _with_store(args, work)
-
-
-async def _all_runs(store: OpenedStore) -> AsyncIterator[StoredRunInfo]:
-    cursor: str | None = None
-
-    while True:
-        page = await store.runs(limit=200, cursor=cursor)
-
-        for info in page.runs:
-            yield info
-
-        cursor = page.cursor
-
-        if cursor is None:
-            return
 
 
 def forget_command(args: argparse.Namespace) -> int:
     """Erase a run or a conversation."""
 
-    async def work(store: OpenedStore) -> int:
+    async def work(store: ScrubbedReader) -> int:
         count = await store.forget(args.id, conversation=args.conversation)
         print(f"erased {count} {'run' if count == 1 else 'runs'}")
         return 0
 
-    return _with_store(args, work)
+    return _with_store(args, work, read_only=False)

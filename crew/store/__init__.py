@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from crew.store.location import open_store
     from crew.store.memory import MemoryStore
     from crew.store.postgres import PostgresStore
+    from crew.store.run_export import export_runs
     from crew.store.sqlite import SQLiteStore
 else:
     __getattr__, __dir__ = lazy_names(
@@ -18,6 +19,7 @@ else:
             "crew.store.location": "open_store",
             "crew.store.memory": "MemoryStore",
             "crew.store.postgres": "PostgresStore",
+            "crew.store.run_export": "export_runs",
             "crew.store.sqlite": "SQLiteStore",
         },
     )
@@ -30,5 +32,6 @@ __all__ = [
     "decode_state",
     "encode_events",
     "encode_state",
+    "export_runs",
     "open_store",
 ]

@@ -92,8 +92,9 @@ async def prepare_schema(connection: Any, schema: str, address: str, *, read_onl
     if read_only:
         _check_newer(layout, schema, address)
         has = f"has layout {layout}, which a crew of this release would migrate" if layout else "holds no runs"
+        advice = "Run a crew of this release with it first." if layout else "Check the name of the schema."
         raise StoreError(
-            "", f"The store {address} {has} in the schema {schema!r}; it is only read, and stays as it is."
+            "", f"The store {address} {has} in the schema {schema!r}; it is only read, and stays as it is. {advice}"
         )
 
     async with connection.transaction():

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from crew import Agent, Crew, CrewExecutor, Parallel, RunResult, ScriptedProvider, call, tool
 from crew.cli import main
+from crew.cli.store_commands import request_lines
+from crew.messages import AssistantMessage
+from crew.models import token_prices
 from crew.runs.interfaces import Cursor
-from crew.store import SQLiteStore
+from crew.store import MemoryStore, SQLiteStore, export_runs
+from crew.store.codec import MessageSection
+from tests.support.stored_file import CONVERSATION
 
 
 @tool(effect="read")
@@ -78,6 +88,61 @@ async def test_an_unfinished_run_is_running_only_while_something_drives_it(
     assert "invalid choice: 'done' (choose from 'running', 'interrupted', " in capsys.readouterr().err
 
 
+async def test_a_page_is_filled_with_runs_of_the_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The store has one status for running and interrupted runs: more of its pages are read until `--limit`."""
+    path = str(tmp_path / "runs.db")
+    store = SQLiteStore(path)
+    ids = ["live", *(f"i{number}" for number in range(5))]
+    tasks = []
+
+    for run_id in ids:
+        agent = Agent("clerk", model=ScriptedProvider(call("wait")), tools=[wait])
+        tasks.append(asyncio.create_task(CrewExecutor(agent, store=store).execute("Hi.", run_id=run_id)))
+
+        async with asyncio.timeout(30):
+            await store.wait_for_events(run_id, Cursor(2, 0))
+
+    for task in tasks[1:]:
+        task.cancel()
+
+    await asyncio.wait(tasks[1:])
+
+    async def pages(status: str, limit: int) -> list[list[str]]:
+        found: list[list[str]] = []
+        options: list[str] = []
+
+        while True:
+            command = ["runs", "--store", path, "--status", status, "--limit", str(limit), *options]
+            assert await asyncio.to_thread(main, command) == 0
+            out, err = capsys.readouterr()
+            found.append([line.split()[0] for line in out.splitlines()[1:]])
+
+            if "--cursor" not in err:
+                return found
+
+            options = ["--cursor", err.split("--cursor ")[1].strip().strip("'")]
+
+    assert await pages("running", 2) == [["live"]]
+    interrupted = [await pages("interrupted", limit) for limit in (2, 3)]
+    assert [[len(page) for page in found if page] for found in interrupted] == [[2, 2, 1], [3, 2]]
+    assert [sorted(id for page in found for id in page) for found in interrupted] == [sorted(ids[1:])] * 2
+    tasks[0].cancel()
+    await asyncio.wait(tasks[:1])
+    store.close()
+
+
+def test_runs_are_listed_since_a_time(stored: tuple[str, RunResult], capsys: pytest.CaptureFixture[str]) -> None:
+    """By their last update, in UTC unless the time has a zone."""
+    command = ["runs", "--store", stored[0], "--since"]
+    [last, first] = json.loads(printed(capsys, "runs", "--store", stored[0], "--json"))
+    between = datetime.fromtimestamp((last["updated"] + first["updated"]) / 2, UTC)
+    times = ["2020-01-31", between.isoformat(), between.replace(tzinfo=None).isoformat()]
+    assert [len(printed(capsys, *command, time).splitlines()) for time in times] == [3, 2, 2]
+    assert len(printed(capsys, *command, "2999-12-31T18:30+02:00").splitlines()) == 1
+    assert main([*command, "yesterday"]) == 2
+    assert "--since: 'yesterday' is not a time such as 2026-01-31" in capsys.readouterr().err
+
+
 def test_runs_are_listed(stored: tuple[str, RunResult], capsys: pytest.CaptureFixture[str]) -> None:
     """As a table, newest first, or as JSON; a page at a time."""
     head, first, second = printed(capsys, "runs", "--store", stored[0]).splitlines()
@@ -127,6 +192,26 @@ def test_explain_names_the_rule_that_removed_a_message(
     assert "must be 1 to 9, not 99" in capsys.readouterr().err
 
 
+def test_explain_says_what_a_moved_prefix_costs(
+    stored: tuple[str, RunResult], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tokens that are written to the cache again, and their price if the model has one."""
+    replies = [message for message in stored[1].transcript if isinstance(message, AssistantMessage)]
+    moved = next(n for n, m in enumerate(replies) if m.manifest and m.manifest.moved_by == "rolling")
+    manifest = replies[moved].manifest
+    assert manifest is not None
+    tokens = manifest.tokens_estimated - manifest.cached_predicted
+    text = printed(capsys, "explain", "r", "--request", str(moved + 1), "--store", stored[0])
+    assert f"written to the cache again: {tokens:,} tokens\n" in text
+    large = replace(manifest, model="anthropic:claude-sonnet-4-5", tokens_estimated=1_005_000, cached_predicted=5_000)
+    section = MessageSection(path="r", start=0, messages=[replace(replies[moved], manifest=large)])
+    prices = token_prices("anthropic", "claude-sonnet-4-5")
+    assert prices is not None
+    assert prices.cache_write > prices.cache_read
+    lines = [*request_lines(section, 0, {})]
+    assert lines[2].endswith(f"written to the cache again: 1,000,000 tokens, about ${prices.cache_write:.4f}")
+
+
 def test_trace_draws_the_stored_run(stored: tuple[str, RunResult], capsys: pytest.CaptureFixture[str]) -> None:
     """The tree that --trace prints, from the stored events."""
     text = printed(capsys, "trace", "r", "--store", stored[0])
@@ -146,6 +231,46 @@ def test_export_is_complete_and_forget_erases(
     assert printed(capsys, "forget", "r", "--store", stored[0]) == "erased 1 run\n"
     assert main(["transcript", "r", "--store", stored[0]]) == 2
     assert b"bicycle" not in Path(stored[0]).read_bytes()
+
+
+READING = ["runs", "runs --json", "transcript r", "transcript r --full", "explain r", "trace r", "export", "export r"]
+
+
+@pytest.mark.parametrize("command", READING)
+def test_secret_that_is_known_now_is_not_printed(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that stored the run did not know it: it is in messages, calls, results, errors and metadata."""
+    key, path = f"sk-{uuid.uuid4().hex}", str(tmp_path / "runs.db")
+
+    @tool
+    async def find(word: str) -> str:
+        """Find."""
+        raise ValueError(f"not found: {word}")
+
+    agent = Agent("clerk", model=ScriptedProvider(call("find", word=key), f"It is {key}."), tools=[find])
+    CrewExecutor(agent, store=path).execute_sync(f"Use {key}.", run_id="r", metadata={"note": key})
+    store = SQLiteStore(path)
+    assert key in repr(asyncio.run(store.run("r")))
+    store.close()
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    text = printed(capsys, *command.split(), "--store", path)
+    assert "r" in text
+    assert key not in text
+    assert key[:20] not in text
+
+
+@pytest.mark.parametrize("command", ["runs", "transcript", "explain", "trace", "export"])
+def test_commands_that_read_do_not_change_the_file(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file of an earlier release is not migrated: that release could not open it any more."""
+    file = Path(shutil.copy(Path(__file__).parents[1] / "store" / "files" / "layout-4.db", tmp_path / "runs.db"))
+    content, id = file.read_bytes(), [] if command == "runs" else [CONVERSATION]
+    assert printed(capsys, command, *id, "--store", str(file))
+    assert file.read_bytes() == content
+    assert [*tmp_path.iterdir()] == [file]
+    assert printed(capsys, "forget", CONVERSATION, "--conversation", "--store", str(file)).startswith("erased")
 
 
 @pytest.mark.parametrize("command", ["runs", "transcript r", "explain r", "trace r", "export", "forget r"])
@@ -180,5 +305,26 @@ def test_commands_accept_the_id_of_a_conversation(tmp_path: Path, capsys: pytest
     explained = [printed(capsys, "explain", id, "--store", file) for id in ("customer-42", "turn-1")]
     assert explained[0] == explained[1] != ""
     exported = [json.loads(line) for line in printed(capsys, "export", "customer-42", "--store", file).splitlines()]
-    assert [line["run_id"] for line in exported if line["type"] == "run"] == ["turn-0", "turn-1"]
+    runs = [line for line in exported if line["type"] == "run"]
+    assert [(line["run_id"], line["parent_run"]) for line in runs] == [("turn-0", ""), ("turn-1", "turn-0")]
     assert printed(capsys, "forget", "customer-42", "--store", file) == "erased 2 runs\n"
+
+
+@pytest.mark.parametrize("id", ["c", None])
+async def test_each_message_of_a_conversation_is_exported_once(id: str | None) -> None:
+    """A run continues the messages of its parent; an export without the parent has them all."""
+    store = MemoryStore()
+    executor = CrewExecutor(Agent("chat", model=ScriptedProvider(lambda request: "Yes.")), store=store)
+
+    for turn in range(5):
+        await executor.execute(f"Question {turn}.", conversation="c", run_id=f"turn-{turn}")
+
+    def messages(lines: list[dict[str, Any]]) -> list[tuple[str, int]]:
+        return [(line["run_id"], line["position"]) for line in lines if line["type"] == "message"]
+
+    lines = [line async for line in export_runs(store, id)]
+    assert sorted(messages(lines)) == [(f"turn-{place // 2}", place) for place in range(10)]
+    [run, *rest] = [line async for line in export_runs(store, "turn-3")]
+    assert (run["parent_run"], run["inherited_messages"]) == ("turn-2", 6)
+    assert messages(rest) == [("turn-3", place) for place in range(8)]
+    assert json.loads(json.dumps(rest)) == rest
