@@ -19,7 +19,7 @@ from crew.cli.store_commands import request_lines
 from crew.cli.target import load_crew
 from crew.cli.terminal import print_events
 from crew.engine.stream import EventStream
-from crew.errors import CrewError, DefinitionError, InvalidInput, UnknownRun
+from crew.errors import CrewError, DefinitionError, InvalidInput, RunError, UnknownRun
 from crew.executor import CrewExecutor
 from crew.messages import AssistantMessage, Usage
 from crew.runs.answer_text import Answer
@@ -44,6 +44,11 @@ def chat_command(args: argparse.Namespace) -> int:
     find_store(args)
     crew = load_crew(args.target, args.allow_modules)
     store = None if args.location is None else open_store(args.location, args.store_name)
+
+    if store is None and args.conversation:
+        lost = f"the conversation {args.conversation!r} is kept in memory, and lost at the end of this chat"
+        print(f"crew: {lost}; pass --store FILE to continue or keep it", file=sys.stderr)
+
     # A terminal shows a reply while it is generated; elsewhere each answer is printed to stdout as a whole.
     args.stream = stdout_is_terminal()
     args.quiet = args.quiet or not args.stream
@@ -138,15 +143,18 @@ class Chat:
 
     def _finish(self, result: RunResult | None) -> None:
         """Run a turn to its end, with the user's answers to its pauses, and print the answer."""
-        while result is not None and result.stop_reason == "paused":
+        while result is not None:
+            self._results[result.run_id] = result
+
+            if result.stop_reason != "paused":
+                break
+
             result = self._resume(result.run_id, result.pauses)
 
         self._is_open = result is None
 
         if result is None:
             return
-
-        self._results[result.run_id] = result
 
         if result.stop_text:
             print(f"crew: stopped: {result.stop_text}", file=sys.stderr)
@@ -214,6 +222,9 @@ class Chat:
             pass  # a new conversation
         except CrewError as error:
             print(f"crew: {error}", file=sys.stderr)
+
+            if isinstance(error, RunError) and error.result is not None:
+                self._results[error.result.run_id] = error.result  # its requests are billed too
 
         return None
 

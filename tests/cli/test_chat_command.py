@@ -29,6 +29,11 @@ def choose(context: Context) -> str:
     first = context.ask_user("Which account?", choices=["checking", "savings"])
     return f"{first}: {context.ask_user('A note?')}"
 
+@tool
+def broken() -> str:
+    "End the process."
+    raise SystemExit(1)
+
 @guardrail("input")
 def no_poems(context, text):
     return Refused("I write no poems.") if "poem" in text else None
@@ -45,15 +50,20 @@ def reply(request):
     if "interrupt" in last.text and not os.path.exists(__file__ + ".interrupted"):
         open(__file__ + ".interrupted", "w").close()
         os.kill(os.getpid(), signal.SIGINT)
+    if "break" in last.text:
+        return call("broken")
     if "fail" in last.text:
         raise ValueError("boom")
 
     return f"I see {len(request.messages)} messages."
 
-cashier = Agent("cashier", model=ScriptedProvider(reply), tools=[pay, choose], guardrails=[no_poems])
+cashier = Agent("cashier", model=ScriptedProvider(reply), tools=[pay, choose, broken], guardrails=[no_poems])
 """
 
 Chat = Callable[..., str]
+
+EOF = "\x04"
+"""Ctrl-D, typed instead of a line."""
 
 
 @pytest.fixture
@@ -71,10 +81,8 @@ def chat(target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         typed = iter(lines)
 
         def read(prompt: str) -> str:
-            try:
-                return next(typed)
-            except StopIteration:
-                raise EOFError from None
+            line = next(typed, EOF)
+            return _end_input() if line == EOF else line
 
         monkeypatch.setattr("builtins.input", read)
         options = ["--store", str(target.with_name("runs.db")), "--conversation", "c"] if store else []
@@ -191,6 +199,29 @@ def test_commands_show_history_requests_and_cost(chat: Chat) -> None:
     assert "I see 3 messages." in out
     assert "/why      what the last request held" in out
     assert "I see 5 messages." not in out
+
+
+def test_cost_has_failed_and_unanswered_turns(chat: Chat) -> None:
+    """Their requests are billed too: one before the failure of a tool, and one before a question."""
+    assert "2 turns, 2 requests, " in chat("Hello.", "Please break.", "/cost")
+    assert "1 turn, 1 request, " in chat("Please pay.", EOF, "/cost")
+
+
+def test_conversation_without_a_store_is_lost_with_a_warning(
+    target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With an id, the user expects to continue it later; without one, the session is enough."""
+    monkeypatch.setattr("builtins.input", lambda prompt: _end_input())
+    options = [[], ["--conversation", "c"], ["--conversation", "c", "--store", str(target.with_name("runs.db"))]]
+    warned = []
+
+    for one in options:
+        assert main(["chat", str(target), *one]) == 0
+        warned.append(
+            "'c' is kept in memory, and lost at the end of this chat; pass --store" in capsys.readouterr().err
+        )
+
+    assert warned == [False, True, False]
 
 
 def test_failed_turn_leaves_the_conversation_open(chat: Chat) -> None:
