@@ -225,15 +225,9 @@ class ConversationBusy(CrewError):
 
     def __init__(self, conversation_id: str, run_id: str = "", *, is_enclosing: bool = False) -> None:
         self.conversation_id, self.run_id, self.is_enclosing = conversation_id, run_id, is_enclosing
-        text = (
-            f"Another turn of the conversation {conversation_id!r} is under way{f', run {run_id!r}' if run_id else ''}."
-        )
-        advice = (
-            "This call is part of that turn and would wait for ever: use another conversation."
-            if is_enclosing
-            else "Wait until it ends, or pass on_busy='wait'."
-        )
-        super().__init__(f"{text} {advice}")
+        run = f", run {run_id!r}" if run_id else ""
+        advice = "This call is part of it." if is_enclosing else "Wait until it ends, or pass on_busy='wait'."
+        super().__init__(f"Another turn of the conversation {conversation_id!r} is under way{run}. {advice}")
 
 
 class ConversationPaused(CrewError):
