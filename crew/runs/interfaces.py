@@ -180,6 +180,14 @@ class EventFollower(Protocol):
 
 
 @runtime_checkable
+class RunHolder(Protocol):
+    """Optional for a `RunReader` that keeps a bounded number of runs: keeps those that a service still needs."""
+
+    def hold(self, run_id: str) -> Callable[[], None]:
+        """Keep a run, also one that is not stored yet, beyond its end until the returned function is called."""
+
+
+@runtime_checkable
 class EventLog(Protocol):
     """Optional for a `RunStore`: stores events between two commits, and those that no commit follows.
 

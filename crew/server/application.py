@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from crew.errors import DefinitionError, abbreviate
 from crew.executor import CrewExecutor
-from crew.runs.interfaces import RunReader
+from crew.runs.interfaces import RunHolder, RunReader
 from crew.server.access import TokenTable
 from crew.server.ag_ui import ag_ui_routes
 from crew.server.authentication import Authentication
@@ -85,7 +85,8 @@ def create_context(executors: CrewExecutor | Sequence[CrewExecutor], settings: S
         text = f"the store {type(store).__name__} can't be read: it has no methods of RunReader. Use SQLiteStore"
         raise DefinitionError("crew.server.app", text)
 
-    hub, tokens = RunHub(settings.max_buffered_deltas), TokenTable(settings.tokens)
+    hub = RunHub(settings.max_buffered_deltas, store.hold if isinstance(store, RunHolder) else None)
+    tokens = TokenTable(settings.tokens)
     return ServerContext(executors=by_name, reader=store, hub=hub, settings=settings, tokens=tokens)
 
 

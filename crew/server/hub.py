@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -16,6 +16,12 @@ from crew.errors import CrewError, RunActive, describe
 from crew.runs.events import Asked, Event, QuestionAsked, Replied, RunFailed, TextDelta, ToolProgress, ToolReturned
 
 log = logging.getLogger("crew")
+
+HELD_SECONDS = 10.0
+"""How long a store with a bounded number of runs keeps one that ended here, for clients that then read its result."""
+
+Hold: TypeAlias = Callable[[str], Callable[[], None]]
+"""Keeps a run in the store until the function that it returns is called."""
 
 LiveEvent: TypeAlias = TextDelta | ToolProgress
 """The events that are not stored: they reach the readers that are connected, in the process that drives the run."""
@@ -127,6 +133,7 @@ class DrivenRun:
     run_id: str
     token: str
     began: asyncio.Future[None]
+    release: Callable[[], None]
     task: asyncio.Task[None] | None = None
     error: BaseException | None = None
     newest: int = 0
@@ -134,11 +141,21 @@ class DrivenRun:
     calls: CallsUnderWay = field(default_factory=CallsUnderWay)
 
 
-class RunHub:
-    """Drives runs. A client that disconnects, is slow, or crashes never stops or delays a run."""
+def _hold_nothing(run_id: str) -> Callable[[], None]:
+    return lambda: None
 
-    def __init__(self, max_buffered_deltas: int = 1_000) -> None:
+
+class RunHub:
+    """Drives runs. A client that disconnects, is slow, or crashes never stops or delays a run.
+
+    `hold` keeps a run in the store while it is driven or read, and for `held_seconds` after its end.
+    """
+
+    def __init__(
+        self, max_buffered_deltas: int = 1_000, hold: Hold | None = None, held_seconds: float = HELD_SECONDS
+    ) -> None:
         self._limit = max_buffered_deltas
+        self._hold, self._held_seconds = hold or _hold_nothing, held_seconds
         self._runs: dict[str, DrivenRun] = {}
         self._readers: dict[str, set[Subscription]] = {}
         self._tokens: Counter[str] = Counter()
@@ -158,7 +175,7 @@ class RunHub:
         if run_id in self._runs:
             raise RunActive(run_id)
 
-        run = DrivenRun(run_id, token, asyncio.get_running_loop().create_future())
+        run = DrivenRun(run_id, token, asyncio.get_running_loop().create_future(), self._hold(run_id))
         self._runs[run_id] = run
         self._tokens[token] += 1
         # The hub owns the task: a caller that is cancelled does not cancel the run.
@@ -206,6 +223,8 @@ class RunHub:
             for reader in self._readers.get(run.run_id, ()):
                 reader.wake()
 
+            asyncio.get_running_loop().call_later(self._held_seconds, run.release)
+
     async def wait_until_begun(self, run_id: str) -> None:
         """Wait until a run that this hub drives is stored; returns at once if there is none."""
         if (run := self._runs.get(run_id)) is not None:
@@ -252,10 +271,12 @@ class RunHub:
 
         reader = Subscription(self._limit, known)
         self._readers.setdefault(run_id, set()).add(reader)
+        release = self._hold(run_id)
 
         try:
             yield reader
         finally:
+            release()
             readers = self._readers[run_id]
             readers.discard(reader)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from pydantic import JsonValue
@@ -29,7 +29,7 @@ REMEMBERED_IDS = 100_000
 class MemoryStore:
     """Keeps a bounded number of runs, so that a long-lived process does not grow.
 
-    max_finished       how many finished runs it keeps, for `run`.
+    max_finished       how many finished runs it keeps, for `run`, beside those that a service still needs (`hold`).
     max_unfinished     how many runs it keeps that can be resumed: paused, interrupted and failed ones, and active ones.
     max_conversations  how many conversations it keeps: of each, the last run with all messages.
     max_age            for how many seconds after its last commit it keeps a run or a conversation; None: no limit.
@@ -62,6 +62,7 @@ class MemoryStore:
         # Both are in the order of the last commits.
         self._unfinished: OrderedDict[str, StoredRun] = OrderedDict()
         self._finished: OrderedDict[str, StoredRun] = OrderedDict()
+        self._held: Counter[str] = Counter()
         self._events: dict[str, list[StoredEvent]] = {}
         self._waiters = EventWaiters()
         self._created: dict[str, float] = {}
@@ -71,6 +72,18 @@ class MemoryStore:
         self._past_conversations: dict[int, int] = {}
         self._past_versions: dict[int, int] = {}
         """By the hash of its id, which takes half of the memory: the version of an unfinished run that left, else 0."""
+
+    def hold(self, run_id: str) -> Callable[[], None]:
+        """Keep a run beyond its end until the returned function is called, and the next commit drops it."""
+        self._held[run_id] += 1
+
+        def release() -> None:
+            self._held[run_id] -= 1
+
+            if not self._held[run_id]:
+                del self._held[run_id]
+
+        return release
 
     def commits_immediately(self) -> bool:
         """True unless a subclass overrides `commit`: its version may suspend."""
@@ -108,8 +121,8 @@ class MemoryStore:
         self._drop_surplus(state.last_event_at)
 
     def _drop_surplus(self, now: float) -> None:
-        while self._has_surplus(self._finished, self._max_finished, now):
-            self._drop(next(iter(self._finished)))
+        if self._has_surplus(self._finished, self._max_finished, now):
+            self._drop_finished(now)
 
         while self._has_surplus(self._unfinished, self._max_unfinished, now):
             self._expire(next(iter(self._unfinished)))
@@ -117,6 +130,14 @@ class MemoryStore:
         while self._has_surplus(self._conversations, self._max_conversations, now):
             left, _ = self._conversations.popitem(last=False)
             self._past_conversations = _remembered(self._past_conversations, left, 0)
+
+    def _drop_finished(self, now: float) -> None:
+        """Drop the oldest of the finished runs that nothing holds."""
+        # A copy of a copy: runs of other threads may finish in the meantime.
+        free = OrderedDict((run_id, run) for run_id, run in [*self._finished.items()] if run_id not in self._held)
+
+        while self._has_surplus(free, self._max_finished, now):
+            self._drop(free.popitem(last=False)[0])
 
     def _has_surplus(self, kept: OrderedDict[str, StoredRun], most: int, now: float) -> bool:
         """Whether these are too many, or the first one is too old; they are in the order of their last commits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from crew.server.application import create_context
 from crew.server.follow import ENDED, Followed, Heartbeat, RunStopped
 from crew.server.hub import RunHub, Subscription
 from crew.server.sse import EventResponse, encode_all
-from crew.store import SQLiteStore
+from crew.store import MemoryStore, SQLiteStore
 from crew.store.sqlite_leases import SQLiteLeases
+from tests.support.http_service import client_of
 
 
 def delta(number: int, run_id: str = "r") -> TextDelta:
@@ -284,3 +286,38 @@ async def test_a_client_that_takes_nothing_is_disconnected() -> None:
         await response(scope, receive, send)
 
     assert context.hub.readers == 0
+
+
+async def test_a_run_in_memory_stays_while_it_is_read() -> None:
+    """More runs end than the store keeps, before a slow reader goes on; the run leaves some time after its end."""
+    store = MemoryStore(max_finished=1)
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider("Hello.")), store=store)
+    hub = RunHub(hold=store.hold, held_seconds=0)
+    context = replace(create_context(executor, ServerSettings(insecure_no_token=True)), hub=hub)
+    await hub.start("r", executor.execute_stream("Hi", run_id="r"))
+
+    async with asyncio.timeout(20), aclosing(context.follow("r")) as items:
+        found = [await anext(items)]
+        await hub.wait_until_released("r", 10)
+
+        for run_id in ("one", "two"):
+            await executor.execute("Hi", run_id=run_id)
+
+        found += [item async for item in items]
+
+    assert found[-1] == RunStopped(run_id="r", status="completed")
+    await executor.execute("Hi", run_id="three")
+    assert [info.run_id for info in (await store.runs()).runs] == ["three"]
+
+
+async def test_a_client_reads_the_result_of_its_run_from_memory() -> None:
+    """All runs of a burst end before their clients ask, and the store keeps one of them for later."""
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider("Hello.")), store=MemoryStore(max_finished=1))
+
+    async with client_of(executor) as client:
+        body = {"model": "a", "messages": [{"role": "user", "content": "Hi"}]}
+        answers = await asyncio.gather(*(client.post("/v1/chat/completions", json=body) for _ in range(20)))
+        assert {answer.status_code for answer in answers} == {200}
+        started = await asyncio.gather(*(client.post("/runs?stream=1", json={"input": "Hi"}) for _ in range(20)))
+        read = await asyncio.gather(*(client.get(answer.headers["location"]) for answer in started))
+        assert {answer.json()["output"] for answer in read} == {"Hello."}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crew import CrewExecutor, RunError, RunResult, ScriptedProvider, call, tool
+from crew import Agent, CrewExecutor, RunError, RunResult, ScriptedProvider, call, tool
 from crew.errors import DefinitionError, RunConflict, RunExists, RunExpired, UnknownRun
 from crew.runs import AwaitInput, Finished
 from crew.runs.events import RunFailed
@@ -217,3 +217,25 @@ async def test_commit_of_a_run_that_was_erased_says_so() -> None:
 
     with pytest.raises(RunConflict, match="Run 'r' is not in the store, expected version 1: it was erased"):
         await store.commit("r", 1, [event()], state())
+
+
+async def test_a_run_that_is_held_stays_beyond_its_end() -> None:
+    """The others leave as if it were not there; it leaves with the commit after its last release."""
+    store = MemoryStore(max_finished=1)
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider("Hi.")), store=store)
+    releases = [store.hold("held") for _ in range(2)]
+
+    for run_id in ("held", "one", "two"):
+        await executor.execute("Hi", run_id=run_id)
+
+    assert [info.run_id for info in (await store.runs()).runs] == ["two", "held"]
+    assert await store.events("held")
+    releases[0]()
+    await executor.execute("Hi", run_id="three")
+    assert (await store.run("held")).state.run_id == "held"
+    releases[1]()
+    await executor.execute("Hi", run_id="four")
+    assert [info.run_id for info in (await store.runs()).runs] == ["four"]
+
+    with pytest.raises(UnknownRun):
+        await store.run("held")
