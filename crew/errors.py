@@ -226,7 +226,8 @@ class ConversationBusy(CrewError):
     def __init__(self, conversation_id: str, run_id: str = "", *, is_enclosing: bool = False) -> None:
         self.conversation_id, self.run_id, self.is_enclosing = conversation_id, run_id, is_enclosing
         run = f", run {run_id!r}" if run_id else ""
-        advice = "This call is part of it." if is_enclosing else "Wait until it ends, or pass on_busy='wait'."
+        wait = "Wait until it ends, or pass on_busy='wait'."
+        advice = "This call is part of it: use another conversation." if is_enclosing else wait
         super().__init__(f"Another turn of the conversation {conversation_id!r} is under way{run}. {advice}")
 
 
