@@ -173,8 +173,8 @@ async def wait_for_end(task: asyncio.Task[object]) -> None:
 async def run_all(working: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run all coroutines to their end; the first error cancels the others and is raised.
 
-    Not a `TaskGroup`, which cancels its tasks in the order of a set: a workflow that is replayed must cancel them in the
-    same order again.
+    Not a `TaskGroup`, which cancels its tasks in the order of a set: a workflow that is replayed must cancel them in
+    the same order again.
     """
     coroutines = list(working)
 

@@ -179,10 +179,10 @@ async def recover_runs(
     outcomes: dict[str, RunResult | CrewError] = {}
     leases = active.leases
 
-    if leases is None:
-        return outcomes  # the runs ended with their process
+    if leases is None and not active.driver:
+        return outcomes  # nothing says which runs have lost their owner
 
-    abandoned = {lease.run_id: lease for lease in await leases.abandoned()}
+    abandoned = {} if leases is None else {lease.run_id: lease for lease in await leases.abandoned()}
 
     async def resume_unowned(run_id: str) -> None:
         try:
@@ -196,7 +196,7 @@ async def recover_runs(
         except (RunActive, RunConflict):
             pass  # another process was faster
         except UnknownRun:
-            if run_id in abandoned:
+            if leases is not None and run_id in abandoned:
                 await leases.discard(abandoned[run_id])  # its owner died after the last commit of the run
 
     async def recover(run_id: str) -> None:

@@ -6,10 +6,11 @@ from dataclasses import fields
 from typing import Any
 
 from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 from crew.agents.agent import Agent
 from crew.agents.crew import Crew
-from crew.errors import InvalidInput, Violation
+from crew.errors import InvalidInput, RunError, UnknownRun, Violation, describe
 from crew.executor import CrewExecutor
 from crew.run_streams import RunStreams
 from crew.runs.interfaces import RunReader, RunStore
@@ -17,7 +18,7 @@ from crew.runs.state import RunState
 from crew.store.location import StoreLocation
 from crew.temporal.encoding import STATE, RunSettings
 from crew.temporal.runs import DRIVER, TemporalRuns, workflow_id
-from crew.temporal.worker import default_task_queue, records_of, with_references
+from crew.temporal.worker import check_concurrency, default_task_queue, records_of, with_references
 
 
 class WorkflowStreams(RunStreams):
@@ -41,6 +42,7 @@ class TemporalExecutor(CrewExecutor[Any, Any]):
 
     heartbeat_seconds    after so long without a sign of life, a worker counts as lost, and another one takes over.
     task_seconds         after so long, a workflow task that a lost worker had is given to another one.
+    effect_seconds       the longest time that one call of a model or a tool may take; then it counts as lost.
     max_history_events, max_history_bytes
                          the run continues as a new execution of its workflow before its history reaches these sizes.
     """
@@ -54,10 +56,12 @@ class TemporalExecutor(CrewExecutor[Any, Any]):
         task_queue: str | None = None,
         heartbeat_seconds: float = 10.0,
         task_seconds: float = 10.0,
+        effect_seconds: float = 3_600.0,
         max_history_events: int = 8_000,
         max_history_bytes: int = 8_000_000,
         **options: Any,
     ) -> None:
+        check_concurrency("TemporalExecutor", options)
         super().__init__(crew, store=store, **options)
         records = records_of(self.store, "TemporalExecutor")
         self.task_queue = task_queue or default_task_queue(crew)
@@ -71,6 +75,7 @@ class TemporalExecutor(CrewExecutor[Any, Any]):
             records=records,
             settings=RunSettings(
                 heartbeat_seconds=heartbeat_seconds,
+                effect_seconds=effect_seconds,
                 max_history_events=max_history_events,
                 max_history_bytes=max_history_bytes,
             ),
@@ -81,8 +86,15 @@ class TemporalExecutor(CrewExecutor[Any, Any]):
 
     async def state(self, run_id: str) -> dict[str, Any]:
         """Where a run is, as its workflow answers: status, agent, next step, pauses, and the size of its history."""
-        found: dict[str, Any] = await self._client.get_workflow_handle(workflow_id(run_id)).query(STATE)
-        return found
+        try:
+            found: dict[str, Any] = await self._client.get_workflow_handle(workflow_id(run_id)).query(STATE)
+            return found
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                raise UnknownRun(run_id, f"The Temporal server has no workflow of the run {run_id!r}.") from error
+
+            reason = describe(error).rstrip(".")
+            raise RunError(f"Run {run_id!r} can't be asked for its state: {reason}. Is a worker running?") from error
 
 
 def _reader(store: RunStore) -> RunReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -56,8 +57,17 @@ def with_references(client: Client, records: EffectRecords) -> Client:
 
 
 def _check(options: dict[str, Any]) -> None:
+    check_concurrency("CrewWorker", options)
+
     if "observers" in options:
         raise DefinitionError("CrewWorker", "observers: pass them to TemporalExecutor, which gets every event once")
+
+
+def check_concurrency(owner: str, options: Mapping[str, Any]) -> None:
+    """Refuse an option that has no effect here: the workers decide how much they do at once."""
+    if options.get("max_concurrent_runs") is not None:
+        advice = 'CrewWorker(…, worker_options={"max_concurrent_activities": …}) limits the work of each worker'
+        raise DefinitionError(owner, f"max_concurrent_runs has no effect on Temporal: {advice}")
 
 
 class CrewWorker:

@@ -36,14 +36,12 @@ def reader(rounds: int, reply: int = 2_000) -> Agent:
 
 async def histories(client: Client, run_id: str) -> list[tuple[int, int]]:
     """Events and bytes of each execution of a run's workflow, oldest first."""
-    handle, found, run = client.get_workflow_handle(f"crew:{run_id}"), list[tuple[int, int]](), ""
+    found: list[tuple[int, int]] = []
 
     async for execution in client.list_workflows(f'WorkflowId = "crew:{run_id}"'):
-        run = execution.run_id
-        history = await client.get_workflow_handle(f"crew:{run_id}", run_id=run).fetch_history()
+        history = await client.get_workflow_handle(f"crew:{run_id}", run_id=execution.run_id).fetch_history()
         found.append((len(history.events), sum(event.ByteSize() for event in history.events)))
 
-    assert handle is not None
     return found[::-1]
 
 
@@ -101,9 +99,9 @@ async def check_long_run(client: Client, store_file: str, run_id: str, rounds: i
     assert len(sizes) >= 3, "the run continued as a new execution at least twice"
     assert all(count <= events + 30 for count, _ in sizes)
     total_events, total_bytes = sum(count for count, _ in sizes), sum(size for _, size in sizes)
-    assert total_events / rounds < 16
+    assert total_events / rounds < 20
     full = [size / count for count, size in sizes[:-1]]
-    assert max(full) / min(full) < 1.2, "the history grows linearly: an event needs as many bytes late as early"
+    assert max(full) / min(full) < 1.4, "the history grows linearly: an event needs as many bytes late as early"
     return f"{rounds} rounds in {len(sizes)} executions, {total_events} events, {total_bytes:,} bytes of history"
 
 

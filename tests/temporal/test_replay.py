@@ -1,17 +1,20 @@
 """Histories that this version recorded replay without differences: a change of the workflow's commands is noticed.
 
-`python -m tests.temporal.test_replay` records them anew, on a real server, if a change is meant to break old runs.
+`python -m tests.temporal.test_replay [NAME …]` records them anew, on a real server, if a change is meant to break old
+runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import socket
 import sqlite3
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,11 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.converter import DataConverter
 from temporalio.worker import Replayer
 
-from crew import Agent, Crew, Parallel, ScriptedProvider, call, tool
+from crew import Agent, Crew, Limits, Parallel, RunResult, ScriptedProvider, call, tool
+from crew.errors import RunError, StoreError
+from crew.interfaces import ModelRequest
+from crew.runs.events import Event, ToolsStarted
+from crew.store import SQLiteStore
 from crew.temporal import CrewWorker, TemporalExecutor
 from crew.temporal.record_codec import ReferenceCodec
 from crew.temporal.runtime import WorkerRuntime
@@ -29,7 +36,7 @@ from scripts.temporal_server import running_temporal
 from tests.support.temporal import MemoryRecords
 
 RECORDED = Path(__file__).parent / "histories"
-NAMES = ("approval", "branches", "long")
+NAMES = ("approval", "branches", "long", "limit", "cancelled", "failed")
 
 
 @tool(effect="read")
@@ -44,8 +51,57 @@ def refund(amount: int) -> str:
     return f"paid {amount}"
 
 
+@tool(effect="read")
+async def read_for_ever(n: int) -> str:
+    """Read, and never end."""
+    await asyncio.sleep(600)
+    return f"read {n}"
+
+
+@tool
+async def pay(n: int) -> str:
+    """Pay."""
+    return f"paid {n}"
+
+
+class FailingStore(SQLiteStore):
+    """A store that fails whenever an event of this class is committed: writes do not start."""
+
+    refused: type[Event] | None = None
+
+    async def commit(self, run_id: str, version: int, events: Sequence[Event], state: Any, *rest: Any) -> Any:
+        if self.refused is not None and any(isinstance(event, self.refused) for event in events):
+            raise StoreError(run_id, "the disk is full")
+
+        return await super().commit(run_id, version, events, state, *rest)
+
+
+def failing_once() -> Callable[[ModelRequest], str]:
+    """A reply that raises the first time."""
+    failures = [ValueError("no such model")]
+
+    def reply(_: ModelRequest) -> str:
+        if failures:
+            raise failures.pop()
+
+        return "Done."
+
+    return reply
+
+
 def recorded_crew(name: str) -> Crew | Agent:
     """The crew of a recorded history."""
+    if name == "limit":  # four reads are cancelled, and four writes that wait for another attempt to start
+        mixed = [call("read_for_ever" if n % 2 else "pay", n=n) for n in range(8)]
+        return Agent("clerk", model=ScriptedProvider(mixed, "Done."), tools=[read_for_ever, pay])
+
+    if name == "cancelled":
+        reads = [call("read_for_ever", n=n) for n in range(4)]
+        return Agent("clerk", model=ScriptedProvider(reads, "Done."), tools=[read_for_ever])
+
+    if name == "failed":
+        return Agent("clerk", model=ScriptedProvider(call("look", n=1), failing_once()), tools=[look])
+
     if name == "approval":
         lines = ([call("look", n=1), call("look", n=2)], call("refund", amount=80), "It is paid.")
         return Agent("clerk", model=ScriptedProvider(*lines), tools=[look, refund])
@@ -104,10 +160,10 @@ async def test_a_workflow_that_behaves_differently_is_noticed() -> None:
 
 
 def _anonymous(value: Any) -> Any:
-    """The value without the names of hosts and processes."""
+    """The value without the names of hosts and processes, and without stack traces, which have paths."""
     match value:
         case dict():
-            return {key: _anonymous(one) for key, one in value.items()}
+            return {key: _anonymous(one) for key, one in value.items() if key != "stackTrace"}
         case list():
             return [_anonymous(one) for one in value]
         case str() if f"@{socket.gethostname()}" in value:
@@ -116,20 +172,45 @@ def _anonymous(value: Any) -> Any:
             return value
 
 
+async def _recorded_run(executor: TemporalExecutor, store: FailingStore, name: str) -> RunResult[Any]:
+    """The result of the run whose history is recorded."""
+    store.refused = ToolsStarted if name == "limit" else None
+    running = asyncio.ensure_future(executor.execute("Go.", run_id=name))
+
+    match name:
+        case "limit":
+            await asyncio.sleep(5)  # the time of the run is over
+            store.refused = None
+        case "cancelled":
+            await asyncio.sleep(2)  # the calls have started
+            await executor.cancel(name)
+        case "failed":
+            with contextlib.suppress(RunError):
+                await running
+
+            return await executor.resume(name)
+
+    result = await running
+
+    while result.stop_reason == "paused":
+        result = await executor.resume(name, {pause.id: True for pause in result.pauses})
+
+    return result
+
+
 async def record(address: str, name: str) -> None:
+    """Run a crew on a server, and write the histories of its workflow and the outcomes of its effects to a file."""
     client, crew = await Client.connect(address), recorded_crew(name)
 
     with tempfile.TemporaryDirectory() as folder:
         store = f"{folder}/runs.db"
 
-        async with CrewWorker(client, crew, store=store, task_queue=name):
-            limits: dict[str, Any] = {"max_history_events": 30} if name == "long" else {}
-            executor = TemporalExecutor(client, crew, store=store, task_queue=name, **limits)
-            result = await executor.execute("Go.", run_id=name)
+        worker_store, limits = FailingStore(store), Limits(seconds=3) if name == "limit" else Limits()
 
-            while result.stop_reason == "paused":
-                result = await executor.resume(name, {pause.id: True for pause in result.pauses})
-
+        async with CrewWorker(client, crew, store=worker_store, task_queue=name, limits=limits):
+            sizes: dict[str, Any] = {"max_history_events": 30} if name == "long" else {}
+            executor = TemporalExecutor(client, crew, store=store, task_queue=name, limits=limits, **sizes)
+            result = await _recorded_run(executor, worker_store, name)
             await executor.aclose()
 
         histories = []
@@ -148,10 +229,10 @@ async def record(address: str, name: str) -> None:
     }
     RECORDED.mkdir(exist_ok=True)
     (RECORDED / f"{name}.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
-    sys.stdout.write(f"{name}: {len(histories)} executions, {(RECORDED / f'{name}.json').stat().st_size} bytes\n")
+    sys.stdout.write(f"{name}: {result.stop_reason}, {len(histories)} executions\n")
 
 
 if __name__ == "__main__":
     with running_temporal() as server:
-        for one in NAMES:
+        for one in sys.argv[1:] or NAMES:
             asyncio.run(record(server, one))

@@ -181,3 +181,12 @@ def test_a_namespace_that_the_server_lacks_is_refused(
     options += ["--namespace", "unknown"]
     assert main(["worker", TARGET, *options]) == 2
     assert capsys.readouterr().err.count("the server has no namespace 'unknown'") == 2
+
+
+def test_the_demo_survives_the_kill_of_its_worker() -> None:
+    """`make temporal`: the second worker goes on, and nothing that was done before is repeated."""
+    demo = [sys.executable, "scripts/temporal_demo.py"]
+    done = subprocess.run(demo, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "is killed with kill -9" in done.stdout
+    assert "15 replies and 12 results of tools, each once" in done.stdout

@@ -84,7 +84,7 @@ class Both:
 
     def __init__(self, client: Client, store_file: str, crew: Crew | Agent, **options: Any) -> None:
         self.worker = CrewWorker(client, crew, store=store_file, **options)
-        self.remote = TemporalExecutor(client, crew, store=store_file, heartbeat_seconds=2, **options)
+        self.remote = TemporalExecutor(client, crew, store=store_file, **options)
         self.local = CrewExecutor(crew, **options)
 
     async def __aenter__(self) -> "Both":

@@ -13,7 +13,7 @@ import pytest
 from temporalio.client import Client
 
 from crew import Agent, CrewExecutor, ScriptedProvider, call, tool
-from crew.errors import DefinitionError, RunError
+from crew.errors import DefinitionError, RunError, UnknownRun
 from crew.runs.events import Event
 from crew.store import MemoryStore, PostgresStore, SQLiteStore
 from crew.temporal import CrewWorker, TemporalExecutor
@@ -190,6 +190,35 @@ async def test_stores_that_processes_cannot_share_are_refused(client: Client) ->
 
     with pytest.raises(DefinitionError, match="observers"):
         CrewWorker(client, clerk("Hi."), store=":memory:", observers=[print])
+
+
+async def test_options_without_effect_are_refused(client: Client, store_file: str) -> None:
+    """The workers decide how much they do at once; the error says how."""
+    for kind in (CrewWorker, TemporalExecutor):
+        with pytest.raises(DefinitionError, match="max_concurrent_activities"):
+            kind(client, clerk("Hi."), store=store_file, max_concurrent_runs=1)
+
+
+async def test_a_run_without_a_workflow_is_recovered(client: Client, store_file: str) -> None:
+    """Its client died after it stored the run and before it started the workflow."""
+
+    nowhere = await Client.connect("127.0.0.1:1", lazy=True)
+    dying = TemporalExecutor(nowhere, clerk("Hi."), store=store_file, task_queue="stored")
+
+    with pytest.raises(RunError, match="could not be started"):
+        await dying.execute("Hello.", run_id="stored")
+
+    executor = TemporalExecutor(client, clerk("Hi."), store=store_file, task_queue="stored")
+
+    with pytest.raises(UnknownRun, match="no workflow of the run 'stored'"):
+        await executor.state("stored")
+
+    async with CrewWorker(client, clerk("Hi."), store=store_file, task_queue="stored"):
+        found = await executor.recover(interrupted=True)
+        again = await executor.recover(interrupted=True)
+
+    assert [(run_id, getattr(one, "output", one)) for run_id, one in found.items()] == [("stored", "Hi.")]
+    assert again == {}
 
 
 async def test_the_service_starts_and_answers_runs_on_temporal(client: Client, store_file: str) -> None:

@@ -42,14 +42,14 @@ class Watched:
             self.warnings.put_nowait(event.text)
 
     async def finish(self) -> RunResult:
-        result = await asyncio.wait_for(self.task, 60)
+        result = await asyncio.wait_for(self.task, 180)
         await self.executor.aclose()
         return result
 
 
 async def until(run: Watched, words: str) -> str:
     """The first warning with these words; the run is still under way."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while words not in (text := await run.warnings.get()):
             pass
 
