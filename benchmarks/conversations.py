@@ -2,7 +2,7 @@
 
     python benchmarks/conversations.py [TURNS]
 
-CPU times are medians of 50 turns. Turn 10,000 should take at most 1.5 times as long as turn 100.
+CPU times are medians of 50 turns. Turn 10,000 should take at most 1.5 times as long as turn 100; else it exits with 1.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from crew import Agent, CrewExecutor, ScriptedProvider
 from crew.store import SQLiteStore
 
 SAMPLE = 50
+MOST = 1.5
 
 
-async def measure(turns: int) -> None:
+async def measure(turns: int) -> int:
+    """Print the costs of an early and of a late turn; 1 if the late one costs too much more."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "runs.db"
         store = SQLiteStore(path)
@@ -44,8 +46,9 @@ async def measure(turns: int) -> None:
 
     early, late = median(seconds[100 - SAMPLE : 100 + SAMPLE]), median(seconds[-SAMPLE:])
     print(f"turn 100:      {early * 1e3:6.2f} ms")
-    print(f"turn {turns}:  {late * 1e3:6.2f} ms, {late / early:.2f} times as long (at most 1.5)")
+    print(f"turn {turns}:  {late * 1e3:6.2f} ms, {late / early:.2f} times as long (at most {MOST:g})")
     print("kilobytes a turn:", ", ".join(f"{size / turn / 1e3:.1f} at {turn}" for turn, size in bytes_at.items()))
+    return int(late > MOST * early)
 
 
 def _size(path: Path) -> int:
@@ -56,4 +59,4 @@ def _size(path: Path) -> int:
 
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
-    asyncio.run(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000))
+    sys.exit(asyncio.run(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000)))

@@ -6,15 +6,19 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from crew import Agent, Crew, CrewExecutor, Parallel, RunError, ScriptedProvider, call, tool
+from crew import Agent, Crew, CrewExecutor, Limits, Parallel, RunError, ScriptedProvider, call, tool
 from crew.errors import RunConflict, RunExists, StoreError, UnknownRun
 from crew.messages import Transcript, UserMessage
+from crew.runs import RunState
+from crew.runs.events import Event
 from crew.store import SQLiteStore
+from crew.store.rows import NewRows, Written, new_rows
 from crew.store.sqlite_reader import SQLiteReader
 from crew.store.sqlite_schema import write_checksums
 from tests.contracts.run_store import event, state
@@ -246,6 +250,36 @@ async def test_branch_messages_are_stored_once(tmp_path: Path) -> None:
     assert (await store.load("r")).state == result.state
     own = [len(branch.transcript) for branch in result.branches]
     assert count(path, "messages") == len(result.transcript) + sum(own)
+    store.close()
+
+
+async def test_a_step_of_a_branch_costs_the_same_however_long_the_branches_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bytes that a commit encodes: messages, events and the state; see benchmarks/branches.py for the time."""
+    sizes: list[int] = []
+
+    def measured(written: Written, events: Sequence[Event], state: RunState) -> NewRows:
+        rows = new_rows(written, events, state)
+        encoded = [rows.state, *(data for *_, data in rows.messages), *(data for *_, data in rows.events)]
+        sizes.append(sum(map(len, encoded)))
+        return rows
+
+    @tool(effect="read")
+    def look() -> str:
+        """Look."""
+        return "a page " * 50
+
+    monkeypatch.setattr("crew.store.sqlite.new_rows", measured)
+    agents = [Agent(name, model=ScriptedProvider(*[call("look")] * 40, "Done."), tools=[look]) for name in "abc"]
+    crew = Crew("c", agents=agents, groups=[Parallel("g", branches=agents)], entry="g")
+    store = SQLiteStore(tmp_path / "runs.db")
+    limits = Limits(rounds=200)
+    await CrewExecutor(crew, store=store, limits=limits, max_messages_per_request=10).execute("Go.")
+    fifth = len(sizes) // 5
+    early, late = sum(sizes[fifth : 2 * fifth]), sum(sizes[3 * fifth : 4 * fifth])
+    assert len(sizes) > 300
+    assert late < 1.1 * early
     store.close()
 
 
