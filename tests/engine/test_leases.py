@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from crew.runs.processes import is_gone, this_holder
 from crew.store import MemoryStore, SQLiteStore
 from crew.store.sqlite_leases import SQLiteLeases
 from crew.tools import Tool
-from tests.support.clocks import ManualClock
+from tests.support.clocks import ManualClock, wait_until
 from tests.support.stores import JsonStore
 
 
@@ -114,35 +115,43 @@ async def test_runs_of_one_event_loop_share_one_task(tmp_path: Path) -> None:
 
 def test_event_loops_of_several_threads_renew_their_own_leases(tmp_path: Path) -> None:
     """A loop that ends, or is blocked, must not end the leases of another thread's runs."""
-    store = SQLiteStore(tmp_path / "runs.db", lease_seconds=0.3)
-    others: list[str] = []
+    path, outputs = tmp_path / "runs.db", list[str]()
+    store, ends = SQLiteStore(path, lease_seconds=1.5), {name: threading.Event() for name in ("short", "long")}
 
-    def run(seconds: float) -> None:
+    def run(name: str) -> None:
         @tool(effect="read")
         async def wait() -> str:
             """Wait."""
-            await asyncio.sleep(seconds)
+            while not ends[name].is_set():
+                await asyncio.sleep(0.01)
+
             return "waited"
 
         agent = Agent("waiter", model=ScriptedProvider(call("wait"), "done"), tools=[wait])
-        others.append(CrewExecutor(agent, store=store).execute_sync("go", run_id=f"r{seconds}").output)
+        outputs.append(CrewExecutor(agent, store=store).execute_sync("go", run_id=name).output)
 
-    threads = [threading.Thread(target=run, args=(seconds,)) for seconds in (0.2, 1.2)]
+    threads = {name: threading.Thread(target=run, args=(name,)) for name in ends}
 
-    for thread in threads:
+    for thread in threads.values():
         thread.start()
 
-    threads[0].join()
-    held_long = asyncio.run(_list_after(store, 0.7))
-    threads[1].join()
-    assert [(lease.run_id, lease.lapsed) for lease in held_long] == [("r1.2", False)]
-    assert others == ["done", "done"]
-    assert asyncio.run(_list_after(store, 0)) == []
+    wait_until(lambda: set(expiries(path)) == {"short", "long"})
+    ends["short"].set()
+    threads["short"].join()
+    [(run_id, expiry)] = expiries(path).items()
+    assert run_id == "long"
+    wait_until(lambda: expiries(path)["long"] > expiry)  # it was renewed, by the loop of its own thread
+    ends["long"].set()
+    threads["long"].join()
+    assert outputs == ["done", "done"]
+    assert expiries(path) == {}
+    store.close()
 
 
-async def _list_after(store: SQLiteStore, seconds: float) -> Sequence[Lease]:
-    await asyncio.sleep(seconds)
-    return await store.leases().list()
+def expiries(path: Path) -> dict[str, float]:
+    """When the lease of each run expires."""
+    with closing(sqlite3.connect(path)) as file:
+        return dict(file.execute("SELECT run_id, expires FROM leases").fetchall())
 
 
 async def test_run_of_another_owner_is_refused_until_its_lease_lapses(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from crew import CrewExecutor
 from crew.cli import main as crew_command
 from crew.errors import RunActive
+from tests.support.clocks import wait_until
 from tests.support.owner_process import LEASE_SECONDS, Ledger, executor, start, write_tool
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -45,14 +46,6 @@ def begin(tmp_path: Path) -> Iterator[Start]:
     for process in processes:
         process.kill()
         process.communicate()
-
-
-def wait_until(is_true: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-
-    while not is_true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def is_stopped(pid: int) -> bool:
@@ -133,7 +126,7 @@ async def test_stopped_owner_whose_lease_lapsed_starts_no_write(tmp_path: Path, 
     with pytest.raises(RunActive):
         await other.resume("r")
 
-    time.sleep(LEASE_SECONDS * 2)
+    time.sleep(LEASE_SECONDS + 0.5)  # its process is stopped, and does not renew it
     paused = await other.resume("r")
     assert [pause.reason for pause in paused.pauses] == ["in_doubt"]
     done = await other.resume("r", {paused.pauses[0].id: "run again"})
@@ -147,7 +140,7 @@ async def test_stopped_owner_goes_on_if_its_run_was_not_taken(tmp_path: Path, be
     """It renews its lapsed lease before the write: a laptop may sleep."""
     owner = begin("stop")
     wait_until(lambda: is_stopped(owner.pid))
-    time.sleep(LEASE_SECONDS * 2)
+    time.sleep(LEASE_SECONDS + 0.5)  # its process is stopped, and does not renew it
     owner.send_signal(signal.SIGCONT)
     assert owner.communicate(timeout=30)[0] == "completed\n"
     assert len(Ledger(tmp_path).lines("write", "r")) == 1

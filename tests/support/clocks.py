@@ -1,9 +1,10 @@
-"""Clocks that a test controls, and an event loop that runs in virtual time."""
+"""Clocks that a test controls, an event loop that runs in virtual time, and a wait for other threads and processes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -54,3 +55,12 @@ def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in virtual time: waiting an hour takes no time, and a slow machine changes nothing."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work)
+
+
+def wait_until(is_true: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait for another thread or process, at most so long."""
+    deadline = time.monotonic() + seconds
+
+    while not is_true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
