@@ -37,3 +37,5 @@ def add_mcp_options(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="a web site, such as https://chat.example, whose pages may call the server; can be repeated",
     )
+    # Runs are not on a Temporal server; commands for a run are printed with these options where they have a value.
+    parser.set_defaults(temporal=None, namespace=None, task_queue=None)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import shlex
 import socket
 import sys
 from importlib.util import find_spec
 
 from crew.cli.escaped_output import terminal_streams
 from crew.cli.listening import is_loopback, listen
-from crew.cli.run_command import build_executor, find_store, printed_warnings
+from crew.cli.run_command import build_executor, command_line, find_store, printed_warnings
 from crew.cli.signals import run_until_signalled
-from crew.cli.target import load_crews
+from crew.cli.target import CONFIG_SUFFIXES, load_crews
 from crew.errors import DefinitionError
 from crew.executor import CrewExecutor
 from crew.mcp_server.crew_tools import CrewTools
@@ -43,7 +42,7 @@ def mcp_command(args: argparse.Namespace) -> int:
         tools = CrewTools(
             {executor.plan.crew.name: executor for executor in executors},
             keeps_runs=store is not None,
-            resume_hint=lambda run_id: shlex.join(["crew", "resume", args.target, run_id, "--store", str(args.store)]),
+            resume_hint=lambda name, run_id: command_line(args, "resume", _target(args.target, name), run_id),
         )
 
         if args.http:
@@ -58,6 +57,11 @@ def mcp_command(args: argparse.Namespace) -> int:
             store.close()
 
     return 0
+
+
+def _target(target: str, crew: str) -> str:
+    """The target of one crew; a configuration file without a name is that of all its crews."""
+    return f"{target}:{crew}" if target.endswith(CONFIG_SUFFIXES) else target
 
 
 async def _serve_stdio(executors: list[CrewExecutor], tools: CrewTools) -> None:

@@ -36,7 +36,8 @@ from crew.simulator.recording import read_recording
 from crew.store.location import file_problem, open_existing_store, open_store
 from crew.telemetry.text_tree import Tree
 
-_PASSWORD = re.compile("(://[^/@:]*):[^/@]*@")
+_PASSWORD = re.compile(r"(://[^/@:]*:)[^/]*(?=@)|([?&]password=)[^&]*")
+"""The password of a database URL, before the host or as a parameter."""
 
 EXIT_CODES = {"completed": 0, "paused": 3, "limit": 4, "stopped": 5, "cancelled": 130}
 
@@ -295,8 +296,13 @@ def _print_pauses(result: RunResult, args: argparse.Namespace) -> None:
 
 def _print_command(args: argparse.Namespace, purpose: str, command: str, *answers: str) -> None:
     """Print a command for the run, such as the one that resumes it, with the same settings."""
+    print(f"crew: {purpose} with: {command_line(args, command, args.target, args.run_id, *answers)}", file=sys.stderr)
+
+
+def command_line(args: argparse.Namespace, command: str, target: str, run_id: str, *answers: str) -> str:
+    """A command for a run, with the settings of these arguments; the password of the store is not shown."""
     settings = {
-        "--store": None if args.store is None else _PASSWORD.sub(r"\1:***@", args.store),
+        "--store": None if args.store is None else _PASSWORD.sub(r"\1\2***", args.store),
         "--config": args.config,
         "--max-messages": args.max_messages,
         "--history": args.history,
@@ -306,8 +312,7 @@ def _print_command(args: argparse.Namespace, purpose: str, command: str, *answer
         "--allow-modules": None if args.allow_modules is None else ",".join(args.allow_modules),
     }
     options = [str(part) for option in settings.items() if option[1] is not None for part in option]
-    words = shlex.join(["crew", command, args.target, args.run_id, *options, *answers])
-    print(f"crew: {purpose} with: {words}", file=sys.stderr)
+    return shlex.join(["crew", command, target, run_id, *options, *answers])
 
 
 def _print_result(result: RunResult, args: argparse.Namespace) -> int:

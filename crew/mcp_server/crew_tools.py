@@ -7,6 +7,7 @@ import secrets
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json
 
 from crew.engine.stream import EventStream
-from crew.errors import CrewError, abbreviate
+from crew.errors import CrewError, abbreviate, describe
 from crew.executor import CrewExecutor
 from crew.mcp_server.pause_forms import NO_ANSWER, form_answer, form_schema
 from crew.runs.event_text import event_text
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from mcp.types import CallToolRequestParams, CallToolResult, InputRequiredResult, ListToolsResult
 
 MAX_WAITING = 1_000
-"""How many paused runs may wait for the answer of a client; the oldest is no longer accepted then."""
+"""How many paused runs may wait for the answer of a client; answers to the oldest are no longer accepted then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class _Call:
     """One call of a crew: the request, and its run."""
 
     context: Any
+    name: str
     executor: CrewExecutor
     run_id: str
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -45,7 +47,8 @@ class CrewTools:
     """Serves the crews of executors as tools.
 
     `keeps_runs` says that runs are stored outside this process: then a run that waits for an answer which the client
-    can't give stays paused, and `resume_hint` describes how to answer it. Otherwise it is cancelled.
+    can't give stays paused, and `resume_hint` describes how to answer it, from the name of the tool and the id of the
+    run. Otherwise it is cancelled.
     """
 
     def __init__(
@@ -53,10 +56,10 @@ class CrewTools:
         executors: Mapping[str, CrewExecutor],
         *,
         keeps_runs: bool = False,
-        resume_hint: Callable[[str], str] = lambda run_id: f"executor.resume({run_id!r}, answers)",
+        resume_hint: Callable[[str, str], str] = lambda name, run_id: f"executor.resume({run_id!r}, answers)",
     ) -> None:
         self._executors, self._keeps_runs, self._resume_hint = dict(executors), keeps_runs, resume_hint
-        self._waiting: OrderedDict[str, tuple[str, _Call]] = OrderedDict()
+        self._waiting: OrderedDict[str, _Call] = OrderedDict()
         self.is_closing = False
         """Set when the server ends: runs are interrupted then, and stay resumable, instead of being cancelled."""
 
@@ -97,21 +100,19 @@ class CrewTools:
 
         try:
             if params.request_state is not None:
-                return await self._continue(context, executor, params)
+                return await self._continue(context, params)
 
-            return await self._start(context, executor, params.arguments or {})
+            call = _Call(context=context, name=params.name, executor=executor, run_id=uuid.uuid4().hex)
+            return await self._start(call, params.arguments or {})
         except CrewError as error:
             return _error(str(error))
 
-    async def _start(
-        self, context: Any, executor: CrewExecutor, arguments: Mapping[str, Any]
-    ) -> CallToolResult | InputRequiredResult:
+    async def _start(self, call: _Call, arguments: Mapping[str, Any]) -> CallToolResult | InputRequiredResult:
         if problem := self._problem(arguments):
             return _error(problem)
 
-        call = _Call(context=context, executor=executor, run_id=uuid.uuid4().hex)
         options = {"conversation": arguments["conversation"]} if "conversation" in arguments else {}
-        stream = executor.execute_stream(arguments["input"], run_id=call.run_id, **options)
+        stream = call.executor.execute_stream(arguments["input"], run_id=call.run_id, **options)
         return await self._finish(call, await self._run(call, stream))
 
     def _problem(self, arguments: Mapping[str, Any]) -> str:
@@ -123,16 +124,16 @@ class CrewTools:
         wrong = [name for name in known if not isinstance(arguments.get(name, ""), str)]
         return f"{wrong[0]} must be a text" if wrong else "" if "input" in arguments else "input is required"
 
-    async def _continue(
-        self, context: Any, executor: CrewExecutor, params: CallToolRequestParams
-    ) -> CallToolResult | InputRequiredResult:
+    async def _continue(self, context: Any, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         """Resume a run with the answers that the client sends with the call, which it repeats."""
-        name, before = self._waiting.pop(params.request_state or "", ("", None))
+        state = params.request_state or ""
+        before = self._waiting.get(state)
 
-        if before is None or name != params.name:
+        if before is None or before.name != params.name:
             return _error("The request state is not valid, or was used before. Call the tool again without it.")
 
-        call = replace(before, context=context)
+        del self._waiting[state]
+        call, executor = replace(before, context=context), before.executor
         pauses = executor.scrub(pending_pauses((await executor.store.load(call.run_id)).state))
         forms = params.input_responses or {}
         answers = {pause.id: form_answer(pause, forms[pause.id]) for pause in pauses if pause.id in forms}
@@ -169,25 +170,41 @@ class CrewTools:
                 )
                 for pause in result.pauses
             }
-            return InputRequiredResult(input_requests=forms, request_state=self._remember(call))
+            return InputRequiredResult(input_requests=forms, request_state=await self._remember(call))
 
-        related = call.context.request_id
-        answers = {
-            pause.id: form_answer(pause, await session.elicit_form(pause.full_text, form_schema(pause), related))
-            for pause in result.pauses
-        }
-        return await self._resume(call, result.pauses, answers)
+        return await self._ask(call, result.pauses)
 
-    def _remember(self, call: _Call) -> str:
+    async def _ask(self, call: _Call, pauses: Sequence[Pause]) -> CallToolResult | InputRequiredResult:
+        """Send the questions to the client during the call, and resume the run with the answers."""
+        session, related = call.context.session, call.context.request_id
+
+        try:
+            answers = {
+                pause.id: form_answer(pause, await session.elicit_form(pause.full_text, form_schema(pause), related))
+                for pause in pauses
+            }
+        except asyncio.CancelledError:
+            await self._cancel_unless_kept(call)
+            raise
+        except Exception as error:  # the client boundary: it may answer with an error, or with anything else
+            return await self._refuse(call, pauses, f"The client did not ask its user ({describe(error)}).")
+
+        return await self._resume(call, pauses, answers)
+
+    async def _remember(self, call: _Call) -> str:
         """A text that can't be guessed, by which the client continues this run."""
         state = secrets.token_urlsafe(24)
-        name = next(name for name, executor in self._executors.items() if executor is call.executor)
-        self._waiting[state] = (name, replace(call, context=None))
+        self._waiting[state] = replace(call, context=None)
 
         while len(self._waiting) > MAX_WAITING:
-            self._waiting.popitem(last=False)
+            await self._cancel_unless_kept(self._waiting.popitem(last=False)[1])
 
         return state
+
+    async def _cancel_unless_kept(self, call: _Call) -> None:
+        """Cancel a paused run whose client will not answer; a stored run stays paused."""
+        if not self._keeps_runs and not self.is_closing:
+            await _cancel_run(call)
 
     async def _refuse(self, call: _Call, pauses: Sequence[Pause], reason: str) -> CallToolResult:
         """Report that a run waits for an answer that the client can't give."""
@@ -195,7 +212,8 @@ class CrewTools:
         text = f"The crew waits for an answer of a person:\n{questions}\n{reason} "
 
         if self._keeps_runs:
-            return _error(f"{text}The run {call.run_id} stays paused; answer it with: {self._resume_hint(call.run_id)}")
+            hint = self._resume_hint(call.name, call.run_id)
+            return _error(f"{text}The run {call.run_id} stays paused; answer it with: {hint}")
 
         await call.executor.cancel(call.run_id)
         return _error(f"{text}The run was cancelled, because runs are not stored.")
@@ -226,16 +244,21 @@ class CrewTools:
 
         with anyio.CancelScope(shield=True):
             if not self.is_closing:
-                try:
-                    await call.executor.cancel(call.run_id)
-                except CrewError:
-                    pass  # it has not begun, or has ended
+                await _cancel_run(call)
 
             task.cancel()
             await asyncio.wait([task])
 
             if not task.cancelled():
                 task.exception()  # mark it as retrieved: the call has ended
+
+
+async def _cancel_run(call: _Call) -> None:
+    """Cancel a run, also if the call was cancelled: the SDK cancels its task again and again."""
+    import anyio
+
+    with anyio.CancelScope(shield=True), suppress(CrewError):  # it has not begun, or has ended
+        await call.executor.cancel(call.run_id)
 
 
 def _description(executor: CrewExecutor) -> str:

@@ -107,15 +107,20 @@ def test_the_key_of_a_server_does_not_contain_its_command() -> None:
 
 
 SERVER = """
-from mcp.server.mcpserver import MCPServer
+import json, sys
 
-server = MCPServer("db", log_level="CRITICAL")
+NAME = {{"name": "db", "version": "1"}}
+INFO = {{"protocolVersion": "2025-11-25", "capabilities": {{"tools": {{}}}}, "serverInfo": NAME}}
+TOOL = {{"name": "act", "description": {description!r}, "inputSchema": {{"type": "object", "properties": {{}}}}}}
+RESULTS = {{"initialize": INFO, "tools/list": {{"tools": [TOOL]}}}}
 
-@server.tool(description={description!r})
-def act() -> str:
-    return "ok"
+for line in sys.stdin:
+    request = json.loads(line)
+    found = RESULTS.get(request["method"])
+    answer = {{"error": {{"code": -32601, "message": "unknown"}}}} if found is None else {{"result": found}}
 
-server.run("stdio")
+    if "id" in request:
+        print(json.dumps({{"jsonrpc": "2.0", "id": request["id"], **answer}}), flush=True)
 """
 
 
@@ -142,17 +147,17 @@ async def test_pins_without_a_folder_are_taken_over_once(tmp_path: Path) -> None
     pins, old = tmp_path / "pins.json", server_key("db", f"{sys.executable} server.py")
     (tmp_path / "server.py").write_text(SERVER.format(description="Acts."))
 
-    async def pin_without_folder(description: str) -> None:
-        await list_descriptions(tmp_path, pins)
-        [(_, found)] = json.loads(pins.read_text())["servers"].items()
+    await list_descriptions(tmp_path, pins)
+
+    def forget_folder(description: str) -> None:
+        [found] = json.loads(pins.read_text())["servers"].values()
         found["tools"]["act"]["description"] = description
         pins.write_text(json.dumps({"version": 1, "servers": {old: found}}))
 
-    await pin_without_folder("Acts.")
+    forget_folder("Acts.")
     await list_descriptions(tmp_path, pins)
     assert old not in json.loads(pins.read_text())["servers"]
-    pins.unlink()
-    await pin_without_folder("Does nothing.")
+    forget_folder("Does nothing.")
 
     with pytest.raises(ConsentRequired, match="Does nothing"):
         await list_descriptions(tmp_path, pins)

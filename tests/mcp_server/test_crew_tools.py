@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from crew import Agent, CrewExecutor, ScriptedProvider
 from crew.agents import NeedsApproval, guardrail
-from crew.mcp_server import CrewTools
+from crew.mcp_server import CrewTools, crew_tools
 from crew.mcp_server.pause_forms import NO_ANSWER, form_answer, form_schema
 from crew.runs import Pause
 from crew.store import SQLiteStore
@@ -181,6 +181,73 @@ async def test_a_client_that_cancels_cancels_the_run(mode: str) -> None:
 
         assert run.status == "cancelled"
         assert await call(client, "Hello") == (False, "You said: Hello")
+
+
+async def run_statuses(executor: CrewExecutor) -> list[str]:
+    return sorted(run.status for run in (await executor.store.runs()).runs)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("keeps_runs", [False, True])
+async def test_a_call_that_is_cancelled_while_its_form_is_open(keeps_runs: bool) -> None:
+    """Nobody can answer the run any more: it is cancelled, unless it is stored and can be resumed."""
+    asked, withdrawn = asyncio.Event(), asyncio.Event()
+
+    async def user(context: object, params: Any) -> Any:
+        asked.set()
+
+        try:
+            await asyncio.Event().wait()
+        finally:
+            withdrawn.set()
+
+    async with connected(mode="legacy", user=user, keeps_runs=keeps_runs) as (client, executor):
+        calling = asyncio.create_task(call(client, "refund"))
+        await asked.wait()
+        calling.cancel()
+        await asyncio.wait([calling])
+        await withdrawn.wait()
+        assert await call(client, "Hello") == (False, "You said: Hello")
+
+        async with asyncio.timeout(30):
+            while not keeps_runs and "paused" in await run_statuses(executor):
+                await asyncio.sleep(0.02)
+
+        assert await run_statuses(executor) == (["completed", "paused"] if keeps_runs else ["cancelled", "completed"])
+
+
+@pytest.mark.parametrize("keeps_runs", [False, True])
+async def test_a_client_that_fails_to_ask_gets_a_clear_refusal(keeps_runs: bool) -> None:
+    """A stored run stays paused, and the error tells how to answer it; others are cancelled."""
+
+    async def user(context: object, params: Any) -> ElicitResult:
+        raise MCPError(0, "no window is open")
+
+    async with connected(mode="legacy", user=user, keeps_runs=keeps_runs) as (client, executor):
+        failed, text = await call(client, "refund")
+        assert await run_statuses(executor) == ["paused" if keeps_runs else "cancelled"]
+
+    assert failed
+    assert "no window is open" in text
+    assert ("answer it with: executor.resume(" if keeps_runs else "was cancelled") in text
+
+
+@pytest.mark.parametrize("keeps_runs", [False, True])
+async def test_runs_whose_clients_never_answer_are_cancelled_in_the_end(
+    keeps_runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest one is dropped when too many wait; a stored run stays paused."""
+    monkeypatch.setattr(crew_tools, "MAX_WAITING", 1)
+
+    async with connected(user=person(), keeps_runs=keeps_runs) as (client, executor):
+        states = []
+
+        for _ in range(2):
+            paused: Any = await client.session.call_tool("support", {"input": "refund"}, allow_input_required=True)
+            states.append(paused.request_state)
+
+        dropped = await client.session.call_tool("support", {"input": "refund"}, request_state=states[0])
+        assert "not valid" in dropped.content[0].text  # type: ignore[union-attr]
+        assert await run_statuses(executor) == (["paused", "paused"] if keeps_runs else ["cancelled", "paused"])
 
 
 async def test_calls_that_the_server_cannot_serve_are_errors() -> None:
