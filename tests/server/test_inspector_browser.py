@@ -31,6 +31,7 @@ from tests.support.servers import server_missing
 pytestmark = pytest.mark.servers
 DESK = "tests/support/inspector_desk.py:crew"
 LARGE_REQUESTS = 2_000
+SMALL_REQUESTS = 40
 expect.set_options(timeout=15_000)  # the machine may be busy
 
 
@@ -69,10 +70,10 @@ def start(address: str, text: str, **options: Any) -> str:
     return str(post(address, "/runs", {"input": text, **options})["run_id"])
 
 
-def opened(visit: Visit, run_id: str, fragment: str = "", status: str = "completed") -> Page:
+def opened(visit: Visit, run_id: str, fragment: str = "", status: str = "completed", seconds: float = 5) -> Page:
     """The page of a run, once it has this status."""
     page = visit.go(f"/runs/{run_id}{fragment}")
-    expect(page.locator("#head .chip")).to_contain_text(status)
+    expect(page.locator("#head .chip")).to_contain_text(status, timeout=seconds * 1_000)
     return page
 
 
@@ -543,15 +544,18 @@ def in_thread(work: Coroutine[Any, Any, Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def large_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with more than 10,000 events."""
+    """A run with more than 10,000 events, and a small one."""
     path = tmp_path_factory.mktemp("large") / "runs.db"
 
     async def fill() -> int:
         store = SQLiteStore(path)
-        lines = [call("look", word=f"word{n}") for n in range(LARGE_REQUESTS)]
-        agent = Agent("reader", model=ScriptedProvider(*lines, "Done."), tools=[look])
-        executor = CrewExecutor(agent, store=store, limits=Limits(rounds=None))
-        await executor.execute("Find all words.", run_id="large")
+
+        for run_id, requests in (("small", SMALL_REQUESTS), ("large", LARGE_REQUESTS)):
+            lines = [call("look", word=f"word{n}") for n in range(requests)]
+            agent = Agent("reader", model=ScriptedProvider(*lines, "Done."), tools=[look])
+            executor = CrewExecutor(agent, store=store, limits=Limits(rounds=None))
+            await executor.execute("Find all words.", run_id=run_id)
+
         count = len(await store.events("large", None, 100_000))
         store.close()
         return count
@@ -560,26 +564,35 @@ def large_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def response_times(page: Page, scroll: int) -> tuple[list[float], list[float]]:
+    """How many milliseconds the page takes for each of 20 keys and 20 scrolls by so many pixels, sorted."""
+    key = """key => new Promise(done => { const began = performance.now();
+        document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }));
+        requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - began))); })"""
+    steps = sorted(page.evaluate(key, "l") for _ in range(20))
+    scrolls = sorted(
+        page.evaluate(
+            """y => new Promise(done => { const began = performance.now();
+            document.querySelector('#tree').scrollTop = y;
+            requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - began))); })""",
+            position * scroll,
+        )
+        for position in range(20)
+    )
+    return steps, scrolls
+
+
 def test_ten_thousand_events_stay_responsive(browser: Browser, large_store: Path, capsys: Any) -> None:
-    """The document has few rows, whatever the run's size, and a key takes effect within a fraction of a second."""
+    """The document has few rows, whatever the run's size, and a key takes about as long as in a small run."""
     with crew_process("inspect", str(large_store)) as address, visiting(browser, address) as visit:
-        page = opened(visit, "large", "#request-1000")
-        expect(page.locator("#rqh")).to_contain_text("Request 1,000 of 2,001")
+        page = opened(visit, "small", "#request-1")
+        expect(page.locator("#rqh")).to_contain_text(f"Request 1 of {SMALL_REQUESTS + 1}")
+        small_steps, small_scrolls = response_times(page, 100)
+        page = opened(visit, "large", "#request-1000", seconds=60)
+        expect(page.locator("#rqh")).to_contain_text("Request 1,000 of 2,001", timeout=60_000)
         opening = visit.figure("performance.now()")
         rows = visit.figure("document.querySelectorAll('.row').length")
-        key = """key => new Promise(done => { const began = performance.now();
-            document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }));
-            requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - began))); })"""
-        steps = sorted(page.evaluate(key, "l") for _ in range(20))
-        scrolls = sorted(
-            page.evaluate(
-                """y => new Promise(done => { const began = performance.now();
-                document.querySelector('#tree').scrollTop = y;
-                requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - began))); })""",
-                position * 4_000,
-            )
-            for position in range(20)
-        )
+        steps, scrolls = response_times(page, 4_000)
         page.keyboard.press("f")
         page.evaluate("document.querySelector('#msgs').scrollTop = 40000")
         page.wait_for_timeout(100)
@@ -588,7 +601,8 @@ def test_ten_thousand_events_stay_responsive(browser: Browser, large_store: Path
 
     figures = (
         f"loaded after {opening / 1000:.1f} s, {most} rows, {elements} elements; next request {steps[10]:.0f} ms "
-        f"(most {steps[-1]:.0f}), scroll {scrolls[10]:.0f} ms (most {scrolls[-1]:.0f})"
+        f"(most {steps[-1]:.0f}), scroll {scrolls[10]:.0f} ms (most {scrolls[-1]:.0f}); "
+        f"in a small run {small_steps[10]:.0f} and {small_scrolls[10]:.0f} ms"
     )
 
     with capsys.disabled():
@@ -596,9 +610,9 @@ def test_ten_thousand_events_stay_responsive(browser: Browser, large_store: Path
 
     assert most < 500
     assert elements < 3_000
-    assert opening < 30_000
-    assert steps[10] < 250
-    assert scrolls[10] < 250
+    assert opening < 60_000
+    assert steps[10] < min(3 * small_steps[10] + 100, 2_000)
+    assert scrolls[10] < min(3 * small_scrolls[10] + 100, 2_000)
 
 
 # ------------------------------------------------------------------------------------------ read-only
@@ -723,6 +737,15 @@ def test_runs_of_other_crews_are_only_shown(pictured: Visit) -> None:
     expect(page.locator("#dock .btn.prime")).to_be_visible()
 
 
+COLOURS = (
+    "(() => { const c = document.querySelector('#grid canvas'), copy = document.createElement('canvas');"
+    "copy.width = c.width; copy.height = c.height; if (!c.width || !c.height) return 0;"
+    "const paper = copy.getContext('2d', { willReadFrequently: true }); paper.drawImage(c, 0, 0);"
+    "const d = paper.getImageData(0, 0, c.width, c.height).data, seen = new Set();"
+    "for (let i = 0; i < d.length; i += 4) if (d[i + 3]) seen.add(d[i] + ' ' + d[i + 1] + ' ' + d[i + 2]);"
+    "return seen.size; })()"
+)
+"""How many colours the matrix has, read from a copy: the browser warns if a visible canvas is read repeatedly."""
 PICTURES = {
     "inspector-light": ("/runs/7f3a91c2#request-22/message-23", "light", {"width": 1440, "height": 900}),
     "inspector-dark": ("/runs/c41d08e7#request-104/message-187", "dark", {"width": 1440, "height": 900}),
@@ -748,35 +771,55 @@ def test_the_pictures_of_the_documentation_can_be_taken(pictured: Visit, tmp_pat
             last = page.locator("#whatif .thumb").nth(7).locator("b").nth(1)
             expect(last).to_have_text(re.compile(r"^\$\d"), timeout=90_000)
 
-        page.wait_for_timeout(600)
+        page.wait_for_timeout(600)  # pictures of the documentation show the end of every animation
+
+        for _ in range(300):  # the page forbids eval, which wait_for_function uses
+            if pictured.figure(COLOURS) > 2:
+                break
+
+            page.wait_for_timeout(100)
+
         picture = page.screenshot(path=folder / f"{name}.png", animations="disabled")
         assert 20_000 < len(picture) < 400_000, f"{name}: {len(picture)} bytes"
-        colours = pictured.figure(
-            "(() => { const c = document.querySelector('#grid canvas'), d = c.getContext('2d')"
-            ".getImageData(0, 0, c.width, c.height).data, seen = new Set();"
-            "for (let i = 0; i < d.length; i += 4) if (d[i + 3]) seen.add(d[i] + ' ' + d[i + 1] + ' ' + d[i + 2]);"
-            "return seen.size; })()"
-        )
-        assert colours > 2, f"{name}: the matrix is empty"
+        assert pictured.figure(COLOURS) > 2, f"{name}: the matrix is empty"
 
 
-def test_the_scripts_of_the_page_pass_the_type_checker(tmp_path: Path) -> None:
-    """JSDoc types, checked by TypeScript; needs Node and its packages."""
+def type_checker() -> Path:
+    """The TypeScript compiler, which is installed once and kept."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "crew" / "typescript-5"
+    compiler, problem = folder / "node_modules" / ".bin" / "tsc", ""
     npm = shutil.which("npm")
 
     if npm is None:
         server_missing("node", "no npm in the path")
 
-    install = [npm, "install", "--silent", "--no-audit", "--no-fund", "typescript@5"]
+    for _ in range(2):
+        if compiler.exists():
+            return compiler
 
-    if subprocess.run(install, cwd=tmp_path, check=False, capture_output=True, timeout=180).returncode:
-        server_missing("node", "npm can't install typescript")
+        folder.mkdir(parents=True, exist_ok=True)
+        install = [npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), "typescript@5"]
 
+        try:
+            done = subprocess.run(install, check=False, capture_output=True, text=True, timeout=180)
+            problem = done.stderr.strip()[-300:]
+        except subprocess.TimeoutExpired:
+            problem = "no answer within 180 s"
+
+    if not compiler.exists():
+        server_missing("node", f"npm can't install typescript: {problem}")
+
+    return compiler
+
+
+def test_the_scripts_of_the_page_pass_the_type_checker() -> None:
+    """JSDoc types, checked by TypeScript; needs Node and its packages."""
     options = ["--checkJs", "--noEmit", "--strict", "--noImplicitAny", "false", "--target", "es2022"]
     options += ["--module", "es2022", "--moduleResolution", "bundler", "--lib", "es2023,dom,dom.iterable"]
     scripts = sorted(map(str, (Path(__file__).parents[2] / "crew/server/static").glob("*.js")))
     checked = subprocess.run(
-        [str(tmp_path / "node_modules/.bin/tsc"), *options, *scripts],
+        [str(type_checker()), *options, *scripts],
         check=False,
         capture_output=True,
         text=True,
