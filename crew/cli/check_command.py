@@ -15,14 +15,12 @@ from crew.cli.run_command import build_executor, printed_warnings
 from crew.cli.signals import run_until_signalled
 from crew.cli.target import load_crews
 from crew.engine.run_sync import run_sync
+from crew.engine.toolsets import list_seconds
 from crew.errors import describe
 from crew.mcp.server import MCPServer
 from crew.tools.context import Context
 from crew.tools.tool import Tool
 from crew.tools.toolset import ConsentRequired, Toolset, ToolsetWithLifetime
-
-SECONDS = 60.0
-"""How long a toolset may take to list its tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +65,14 @@ async def _list_tools(toolset: Toolset) -> _Listed:
     lifetime = toolset.lifetime() if isinstance(toolset, ToolsetWithLifetime) else None
 
     try:
-        async with asyncio.timeout(SECONDS), lifetime or nullcontext():
+        async with asyncio.timeout(list_seconds(toolset)), lifetime or nullcontext():
             tools = await toolset.list_tools(Context(deps=None, run_id="check", agent=""))
             notes = toolset.left_out() if isinstance(toolset, MCPServer) else ()
             return _Listed(tools=tools, notes=notes)
     except ConsentRequired as required:
         return _Listed(problem=f"{required.question}\nTo answer, run the crew: it asks before the agent starts.")
     except TimeoutError:
-        return _Listed(problem=f"it did not list its tools within {SECONDS:g} s")
+        return _Listed(problem=f"it did not list its tools within {list_seconds(toolset):g} s")
     except Exception as error:  # the toolset boundary: it may raise anything
         return _Listed(problem=describe(error))
 

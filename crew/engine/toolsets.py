@@ -17,11 +17,11 @@ from crew.errors import describe, suggest
 from crew.runs.state import RunState
 from crew.tools.context import Context
 from crew.tools.tool import Tool
-from crew.tools.toolset import ConsentRequired, Toolset, ToolsetWithLifetime
+from crew.tools.toolset import ConsentRequired, Toolset, ToolsetWithLifetime, ToolsetWithTimeout
 from crew.transitions.prepared_agents import toolset_tool
 
 LIST_SECONDS = 60.0
-"""How long a toolset may take to open and to list its tools."""
+"""How long a toolset may take to open and to list its tools, unless it is a `ToolsetWithTimeout`."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -116,6 +116,11 @@ class Listing:
     problem: str = ""
 
 
+def list_seconds(toolset: Toolset) -> float:
+    """How long this toolset may take to open and to list its tools."""
+    return toolset.list_seconds if isinstance(toolset, ToolsetWithTimeout) else LIST_SECONDS
+
+
 async def list_toolset(run: ActiveRun, state: RunState, toolset: Toolset, context: Context[Any]) -> Listing:
     """List the tools of a toolset, which is opened first; whatever it raises is data."""
 
@@ -130,11 +135,11 @@ async def list_toolset(run: ActiveRun, state: RunState, toolset: Toolset, contex
         return Listing(tools={} if problem else {tool.name: tool for tool in tools}, problem=problem)
 
     try:
-        listing = await run_or_abandon(work(), abandon, LIST_SECONDS)
+        listing = await run_or_abandon(work(), abandon, list_seconds(toolset))
     except ConsentRequired as required:
         return Listing(consent=required)
     except TimedOut:
-        return Listing(problem=f"it did not list its tools within {LIST_SECONDS:g} s")
+        return Listing(problem=f"it did not list its tools within {list_seconds(toolset):g} s")
     except USER_CODE_ERRORS as error:  # the toolset boundary: a toolset that fails never ends a run
         if not is_failure(error):
             raise

@@ -77,7 +77,7 @@ async def _explain(response: httpx2.Response) -> None:
     id, method = request.get("id"), request.get("method")
 
     if method is None or id is None or response.status_code == 404:
-        return  # nobody waits for the answer; the SDK knows what 404 means
+        return  # no caller waits for the answer; the SDK knows what 404 means
 
     body = await _read_body(response)
 

@@ -32,6 +32,8 @@ from crew.tools.tool import TOOL_NAME, Approval, Tool
 from crew.tools.toolset import ConsentRequired, ToolFilter, ToolsetApproval
 
 DEFAULT_PINS = "~/.crew/mcp-pins.json"
+CLOSING_SECONDS = 30.0
+"""Enough to check and close a connection, and to wait, before the next one is opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,11 @@ class MCPServer:
 
         session.accepted = listing
         return self._made(listing)
+
+    @property
+    def list_seconds(self) -> float:
+        """The longest time in which the tools are listed: connecting and listing have `connect_timeout` each."""
+        return 2 * self.connect_timeout + CLOSING_SECONDS
 
     def is_enabled(self, context: Context[Any], tool: Tool) -> bool:
         """Whether an agent has this tool."""

@@ -8,7 +8,14 @@ from crew.tools.questions import UserAnswer
 from crew.tools.schema import InvalidArguments
 from crew.tools.tool import Approval, Tool, to_text, tool, truncate_middle
 from crew.tools.tool_exceptions import EffectUnknown, StopRun, ToolRetry
-from crew.tools.toolset import ConsentRequired, FilteredToolset, Toolset, ToolsetWithLifetime, toolset
+from crew.tools.toolset import (
+    ConsentRequired,
+    FilteredToolset,
+    Toolset,
+    ToolsetWithLifetime,
+    ToolsetWithTimeout,
+    toolset,
+)
 
 if TYPE_CHECKING:
     from crew.tools.recall_tool import recall
@@ -28,6 +35,7 @@ __all__ = [
     "UserAnswer",
     "Toolset",
     "ToolsetWithLifetime",
+    "ToolsetWithTimeout",
     "recall",
     "to_text",
     "tool",

@@ -56,6 +56,14 @@ class ToolsetWithLifetime(Protocol):
 
 
 @runtime_checkable
+class ToolsetWithTimeout(Protocol):
+    """A toolset that knows how many seconds opening it and listing its tools may take; others may take 60."""
+
+    @property
+    def list_seconds(self) -> float: ...
+
+
+@runtime_checkable
 class TracedToolset(Protocol):
     """A toolset that adds attributes to the spans of its calls."""
 

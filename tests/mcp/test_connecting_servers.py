@@ -9,9 +9,20 @@ from typing import Any
 import pytest
 
 from crew import Agent, CrewExecutor, call
+from crew.engine import toolsets
+from crew.engine.toolsets import list_seconds
 from crew.mcp import MCPServer, ServerError, ToolSettings, server_session
 from crew.tools.context import Context
-from tests.support.mcp_clients import caller, is_alive, living, log_lines, processes, run_steps, stdio_server
+from tests.support.mcp_clients import (
+    caller,
+    is_alive,
+    living,
+    log_lines,
+    processes,
+    raw_server,
+    run_steps,
+    stdio_server,
+)
 
 ADD = call("test_add", a=1, b=2)
 NOT_SENT = "The call was not sent"
@@ -69,6 +80,15 @@ async def test_a_caller_that_waits_for_a_closed_server_gets_an_error(tmp_path: P
         await listing
 
     assert not is_alive(process)
+
+
+async def test_the_timeout_of_a_server_is_not_cut_by_that_of_other_toolsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connecting and listing may take `connect_timeout` each."""
+    monkeypatch.setattr(toolsets, "LIST_SECONDS", 0.01)
+    assert await run_steps(raw_server(tmp_path, "hints"), call("raw_ask")) == [("ok", "fine")]
+    assert list_seconds(MCPServer(stdio=["server"], connect_timeout=120)) > 240
 
 
 @pytest.mark.servers
