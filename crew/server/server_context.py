@@ -14,6 +14,8 @@ from crew.executor import CrewExecutor
 from crew.runs.events import Event
 from crew.runs.interfaces import Cursor, RunReader, RunRecord, StoredRunInfo
 from crew.secrets.patterns import redact
+from crew.secrets.registry import ExecutorSecrets
+from crew.secrets.scrubbing import scrub_value
 from crew.server.access import Principal, TokenTable
 from crew.server.follow import STOPPED, Followed, Follower
 from crew.server.hub import RunHub
@@ -39,6 +41,7 @@ class ServerContext:
     tokens: TokenTable
     tails: RunTails = field(default_factory=RunTails)
     definitions: Mapping[str, Plan] = field(default_factory=dict)
+    secrets: ExecutorSecrets = field(default_factory=lambda: ExecutorSecrets((), ()))
 
     async def run(self, principal: Principal, run_id: str) -> RunRecord:
         """A stored run that this principal may see, without secrets; else `UnknownRun`."""
@@ -80,16 +83,16 @@ class ServerContext:
         return self.definitions.get(crew) if executor is None else executor.plan
 
     def scrub(self, crew: str, value: Value) -> Value:
-        """The value without the secrets that the executor of this crew knows."""
+        """The value without the secrets that the executor of this crew knows; without any, those of `scrub_all`."""
         executor = self.executors.get(crew)
-        return value if executor is None else executor.scrub(value)
+        return self.scrub_all(value) if executor is None else executor.scrub(value)
 
     def scrub_all(self, value: Value) -> Value:
-        """The value without the secrets of all executors."""
+        """The value without the secrets of all executors, or else without the keys of the environment."""
         for executor in self.executors.values():
             value = executor.scrub(value)
 
-        return value
+        return value if self.executors else scrub_value(self.secrets.scrubber(), value)
 
     def scrub_text(self, text: str) -> str:
         """The text of an error without the secrets of all executors, and without texts that look like secrets."""

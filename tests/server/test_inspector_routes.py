@@ -18,6 +18,7 @@ from crew.server.access import Token, TokenTable
 from crew.server.application import build_app
 from crew.server.hub import RunHub
 from crew.server.inspector_routes import inspector_routes
+from crew.server.runs_api import run_routes
 from crew.server.server_context import ServerContext
 from crew.server.server_settings import ServerSettings
 from crew.simulator import read_recording
@@ -227,6 +228,36 @@ async def test_readers_of_one_run_get_the_same_data() -> None:
         assert all(other == first for other in others)
 
 
+def reading_client(store: SQLiteStore) -> httpx2.AsyncClient:
+    """A client of a service without crews, as `crew inspect` starts it."""
+    anna = token("anna", "read", "all")
+    settings, tokens = ServerSettings(tokens=(anna,)), TokenTable((anna,))
+    context = ServerContext(executors={}, reader=store, hub=RunHub(), settings=settings, tokens=tokens)
+    transport = httpx2.ASGITransport(build_app(context, (inspector_routes, run_routes)))
+    return httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=bearer(secret_of("anna")))
+
+
+async def test_keys_of_the_environment_are_removed_without_a_crew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that stored a key may not have known that it is one; who reads the file may."""
+    key, store = "sk-quite-secret-0123456789", SQLiteStore(tmp_path / "runs.db")
+    await CrewExecutor(Agent("a", model=ScriptedProvider(f"It is {key}.")), store=store).execute("Go.", run_id="r")
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+
+    async with reading_client(store) as client:
+        for path in ("/inspect/runs", "/inspect/runs/r", "/inspect/runs/r/export", "/runs/r", "/runs/r/transcript"):
+            answer = await client.get(path)
+            assert answer.status_code == 200, path
+            assert key not in answer.text, path
+
+        events = await client.get("/runs/r/events")
+        assert "replied" in events.text
+        assert key not in events.text
+
+    store.close()
+
+
 async def test_a_run_of_another_process_is_shown_as_running(tmp_path: Path) -> None:
     """A service without crews, as `crew inspect` starts it, sees by the lease that a run is under way."""
     reached, path = asyncio.Event(), tmp_path / "runs.db"
@@ -242,15 +273,8 @@ async def test_a_run_of_another_process_is_shown_as_running(tmp_path: Path) -> N
     writing, reading = SQLiteStore(path), SQLiteStore(path)
     task = asyncio.create_task(CrewExecutor(Agent("a", model=Waiting("")), store=writing).execute("Go.", run_id="live"))
     await asyncio.wait_for(reached.wait(), 10)
-    settings, tokens = (
-        ServerSettings(tokens=(token("anna", "read", "all"),)),
-        TokenTable((token("anna", "read", "all"),)),
-    )
-    context = ServerContext(executors={}, reader=reading, hub=RunHub(), settings=settings, tokens=tokens)
-    transport = httpx2.ASGITransport(build_app(context, (inspector_routes,)))
-    headers = bearer(secret_of("anna"))
 
-    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
+    async with reading_client(reading) as client:
         listed = (await client.get("/inspect/runs")).json()
         assert [run["status"] for run in listed["runs"]] == ["running"]
         assert listed["rights"] == {"run": False, "approve": False, "read_only": True}
