@@ -90,7 +90,7 @@ async def test_hosts_and_origins_can_be_allowed() -> None:
         assert (own.status_code, "access-control-allow-origin" in own.headers) == (200, False)
 
 
-async def test_a_front_end_on_a_listed_origin_sends_its_headers_and_reads_those_of_the_service() -> None:
+async def test_a_listed_origin_sends_its_headers_and_reads_those_of_the_service() -> None:
     """Client libraries add headers of their own; a page needs the id of a run, its address, and when to try again."""
     origin, asked = {"Origin": "https://chat.example"}, "authorization,content-type,x-stainless-os"
     ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": asked}
