@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from crew.history.summaries import locate_messages
-from crew.messages import Message, SummaryMessage, Transcript
+from crew.messages import Message, SummaryMessage, SystemMessage, Transcript
 from crew.runs.state import RunState
+
+Place = tuple[int, Message]
+"""A message and its position."""
 
 
 def pending_positions(state: RunState) -> set[int]:
     """The positions of the messages that wait for a summary, and of those that locate the summaries of this state.
 
-    A summary stands at the position of the last message that it covers, so that message is needed. The summaries
-    of single views are compared with the shared ones message by message: where there are any, all summaries below are
-    needed too.
+    A summary stands at the position of the last message that it covers, so that message is needed. The summaries of
+    single views are compared with new shared ones, message by message: so the summaries below them are needed too, as
+    far as they cover messages that a shared summary can still cover.
     """
     views = [view.summaries for view in state.views.values() if view.summaries is not None]
     ids = {*state.pending_summary.message_ids}
@@ -25,20 +28,37 @@ def pending_positions(state: RunState) -> set[int]:
     if not ids:
         return set()
 
+    transcript = state.transcript
+    compared_from = _oldest_shared_position(state) if views else len(transcript)
     found: set[int] = set()
+    waiting = _locate(transcript, ids)
 
-    for position, message in _locate(state.transcript, ids):
-        found.add(position)
+    while waiting:
+        position, message = waiting.pop()
 
-        if isinstance(message, SummaryMessage):
-            found |= _positions_below(state.transcript, position, message, all_summaries=bool(views))
+        if position not in found:
+            found.add(position)
+            waiting += _places_below(transcript, position, message, compared_from)
 
     return found
 
 
-def _locate(transcript: Transcript, ids: Iterable[str]) -> list[tuple[int, Message]]:
+def _oldest_shared_position(state: RunState) -> int:
+    """The position of the oldest message that a new summary of the shared history can cover."""
+    pending = _locate(state.transcript, state.pending_summary.message_ids)
+    places = [*pending, *((entry.position, entry.message) for entry in state.history.entries)]
+
+    if any(isinstance(message, SummaryMessage) for _, message in places):
+        return 0  # a new summary may cover that one, and with it messages of any age
+
+    # System messages are never summarized.
+    verbatim = (position for position, message in places if not isinstance(message, SystemMessage))
+    return min(verbatim, default=len(state.transcript))
+
+
+def _locate(transcript: Transcript, ids: Iterable[str]) -> list[Place]:
     """The messages with these ids and their positions. An id that a run made ends with the position."""
-    found: list[tuple[int, Message]] = []
+    found: list[Place] = []
     sought: list[str] = []
 
     for id in ids:
@@ -53,24 +73,36 @@ def _locate(transcript: Transcript, ids: Iterable[str]) -> list[tuple[int, Messa
     return [*found, *locate_messages(transcript, sought)] if sought else found
 
 
-def _positions_below(
-    transcript: Transcript, position: int, summary: SummaryMessage, *, all_summaries: bool
-) -> frozenset[int]:
-    """The positions that a summary needs; cached, because neither the summary nor what it covers ever changes."""
-    cache, key = summary.cache(), f"positions below, {all_summaries}"
-    known: frozenset[int] | None = cache.get(key)
+def _places_below(transcript: Transcript, position: int, message: Message, compared_from: int) -> Iterator[Place]:
+    """What a summary needs: the last message that it covers, and the summaries that it covers.
+
+    The latter only if it covers nothing else, or from `compared_from` on: older summaries cover older messages.
+    """
+    if not isinstance(message, SummaryMessage):
+        return
+
+    last, summaries = _covered_positions(transcript, position, message)
+
+    for index in summaries if last is None else (last, *(index for index in summaries if index > compared_from)):
+        if (covered := transcript.get(index)) is not None:
+            yield index, covered
+
+
+def _covered_positions(
+    transcript: Transcript, position: int, summary: SummaryMessage
+) -> tuple[int | None, tuple[int, ...]]:
+    """The last message that a summary covers, and the positions of the summaries that it covers.
+
+    Cached, because neither the summary nor what it covers ever changes.
+    """
+    cache = summary.cache()
+    known: tuple[int | None, tuple[int, ...]] | None = cache.get("covered positions")
 
     if known is None:
         # An imported summary may name messages that are not here, or itself.
         covered = [place for place in _locate(transcript, summary.covers) if place[0] < position]
-        verbatim = [index for index, message in covered if not isinstance(message, SummaryMessage)]
-        found = {max(verbatim)} if verbatim else set()
-
-        for index, message in covered:
-            if isinstance(message, SummaryMessage) and (all_summaries or not verbatim):
-                below = _positions_below(transcript, index, message, all_summaries=all_summaries)
-                found |= {index, *below}
-
-        known = cache[key] = frozenset(found)
+        summaries = tuple(index for index, message in covered if isinstance(message, SummaryMessage))
+        last = max((index for index, message in covered if not isinstance(message, SummaryMessage)), default=None)
+        known = cache["covered positions"] = (last, summaries)
 
     return known
