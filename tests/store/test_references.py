@@ -15,7 +15,7 @@ from crew.store.references import pending_positions
 from tests.contracts.run_store import state
 
 
-async def test_a_turn_with_view_summaries_loads_as_much_however_long_the_conversation_is(tmp_path: Path) -> None:
+async def test_a_long_conversation_with_view_summaries_loads_no_more_for_a_turn(tmp_path: Path) -> None:
     """Each summary covers the one before; those of messages that left the shared history are not needed again."""
     store = SQLiteStore(tmp_path / "runs.db")
     store._file.execute("PRAGMA synchronous=OFF")
