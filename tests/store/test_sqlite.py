@@ -390,5 +390,5 @@ def test_run_is_read_from_one_commit_while_another_process_commits(tmp_path: Pat
 def test_a_conversation_may_have_more_runs_than_a_statement_has_parameters(tmp_path: Path) -> None:
     """`forget` looks for runs that continue any of them."""
     store = SQLiteStore(tmp_path / "runs.db")
-    store._reader._check_unused("c", [f"r{number}" for number in range(100_000)])
+    store._reader._check_unused("c", [f"r{number}" for number in range(200_000)])
     store.close()
