@@ -124,7 +124,7 @@ async def test_a_slow_start_is_waited_for_within_its_limit(tmp_path: Path) -> No
     async with CrewExecutor(agent) as executor:
         began = time.monotonic()
         events, _ = await run_and_collect(executor)
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 25
 
     assert "within 0.5 s" in events_of_type(events, Warned)[0].text
 
@@ -132,7 +132,7 @@ async def test_a_slow_start_is_waited_for_within_its_limit(tmp_path: Path) -> No
 @pytest.mark.servers
 async def test_a_server_that_hangs_is_started_again(tmp_path: Path) -> None:
     """A call that takes too long ends by its timeout; a server that does not answer at all then is replaced."""
-    options = {"tools": {"hang": ToolSettings(timeout=0.5, effect="read")}, "connect_timeout": 10}
+    options = {"tools": {"hang": ToolSettings(timeout=0.5, effect="read")}, "connect_timeout": 60}
     found = await run_steps(stdio_server(tmp_path, **options), call("test_hang", seconds=600), ADD)
     assert found == [("error", "test_hang timed out after 0.5 s."), ("ok", "3")]
     assert len(processes(tmp_path)) == 2
@@ -169,7 +169,8 @@ async def test_a_run_that_is_cancelled_cancels_the_call(tmp_path: Path) -> None:
 )
 async def test_a_wrong_answer_is_an_error_result(tmp_path: Path, mode: str, text: str) -> None:
     """At once where the answer shows which request it belongs to; the connection goes on."""
-    server = raw_server(tmp_path, mode, timeout=0.5, effect="read", max_message_bytes=1_000_000)
+    seconds = 0.5 if mode == "silent" else 30
+    server = raw_server(tmp_path, mode, timeout=seconds, effect="read", max_message_bytes=1_000_000)
     [(outcome, found)] = await run_steps(server, call("raw_ask"))
     assert outcome == "error"
     assert found.startswith(text)
@@ -316,13 +317,16 @@ def _run_in_bare_loop(work: Any) -> Any:
 
 @pytest.mark.servers
 async def test_twenty_servers_start_at_the_same_time_and_one_is_dead(tmp_path: Path) -> None:
-    """Nothing starts before an agent is active; the dead one costs a warning; 19 others work."""
+    """Nothing starts before an agent is active; the dead one costs a warning; 19 others work.
+
+    Each server waits for the other 18 before it serves: one after the other, none would ever be ready.
+    """
     servers = []
 
     for number in range(19):
         folder = tmp_path / str(number)
         folder.mkdir()
-        servers.append(stdio_server(folder, "--slow", "2", name=f"s{number}", connect_timeout=50))
+        servers.append(stdio_server(folder, "--together", "19", name=f"s{number}", connect_timeout=280))
 
     dead = MCPServer(name="dead", stdio=["sh", "-c", "exit 1"], pins=tmp_path / "pins.json")
     calls = [call(f"s{number}_add", a=number, b=1) for number in range(19)]
@@ -330,13 +334,10 @@ async def test_twenty_servers_start_at_the_same_time_and_one_is_dead(tmp_path: P
 
     async with CrewExecutor(agent) as executor:
         assert not any(log_lines(tmp_path / str(number)) for number in range(19))
-        began = time.monotonic()
         events, result = await run_and_collect(executor)
-        seconds = time.monotonic() - began
 
     assert [text for _, text in results(result)] == [str(number + 1) for number in range(19)]
     assert [event.text.split("'")[3] for event in events_of_type(events, Warned)] == ["dead"]
-    assert seconds < 19 * 2, "one after the other, the waiting alone would take 38 s"
     assert not any(living(tmp_path / str(number)) for number in range(19))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from mcp import Client
 
 from crew import Agent, CrewExecutor, RunResult, ScriptedProvider
 from crew.mcp import MCPServer
@@ -59,6 +62,21 @@ def wait_until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+async def cancel_when_it_waits(client: Client) -> None:
+    """Call the crew of mcp_crew.py so that its tool waits, and cancel the call then."""
+    is_waiting = asyncio.Event()
+
+    async def progress(number: float, total: float | None, text: str | None) -> None:
+        if "calls wait" in (text or ""):
+            is_waiting.set()
+
+    calling = asyncio.ensure_future(client.call_tool("support", {"input": "wait"}, progress_callback=progress))
+    await asyncio.wait_for(is_waiting.wait(), 60)
+    calling.cancel()
+    await asyncio.wait([calling])
+    assert calling.cancelled()
 
 
 def free_port() -> int:

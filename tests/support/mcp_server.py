@@ -1,9 +1,10 @@
 """An MCP server of the official SDK for the tests, in a process of its own: `python mcp_server.py FOLDER [OPTION…]`.
 
-FOLDER holds a log of what happens, one line each: `start PID`, `call NAME`, `cancelled NAME`. Options:
+FOLDER holds a log of what happens, one line each: `start PID`, `call NAME`, `done slow`, `cancelled NAME`. Options:
 
 --http PORT        serve streamable HTTP on loopback instead of stdin and stdout.
 --slow SECONDS     wait before the server starts.
+--together COUNT   wait until so many servers, whose folders are beside this one, have been started.
 --tools FILE       read extra tools from this JSON file: {name: description}; it is read again at each `tools/list`.
 --prefix TEXT      stands before the description of each tool.
 """
@@ -28,11 +29,16 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--http", type=int)
     parser.add_argument("--slow", type=float, default=0)
+    parser.add_argument("--together", type=int, default=0)
     parser.add_argument("--tools", type=Path)
     parser.add_argument("--prefix", default="")
     args = parser.parse_args()
     time.sleep(args.slow)
     log(args.folder, f"start {os.getpid()}")
+
+    while len([*args.folder.parent.glob("*/log")]) < args.together:
+        time.sleep(0.05)
+
     server = build(args)
 
     if args.http:
@@ -96,6 +102,7 @@ def build(args: argparse.Namespace) -> MCPServer:
             log(args.folder, "cancelled slow")
             raise
 
+        log(args.folder, "done slow")
         return "done"
 
     @server.tool(description=described("Announces that the list of tools has changed."))
