@@ -1,8 +1,12 @@
 """How much the tests do: a quick, repeatable sample by default, the long versions under CREW_SOAK=1."""
 
+import gc
 import os
 import signal
+import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,6 +33,11 @@ settings.register_profile("soak", settings.get_profile("base"), max_examples=SOA
 settings.load_profile("soak" if SOAK else "fast")
 
 
+def pytest_collection_finish() -> None:
+    """Leave the modules and tests out of garbage collections: each would visit half a million objects."""
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the tests marked `soak` out unless CREW_SOAK=1."""
     if SOAK:
@@ -46,6 +55,32 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, value in report.user_properties:
             if name == "statistics" and report.when == "call":
                 terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {value}")
+
+
+ROOT = Path(__file__).parent.parent
+_FOLDERS = (Path(tempfile.gettempdir()), ROOT / "examples", ROOT / "tests" / "support")
+USER_FOLDERS = tuple(f"{folder.resolve()}{os.sep}" for folder in _FOLDERS)
+
+
+@pytest.fixture(autouse=True)
+def loaded_user_files_are_forgotten() -> Iterator[None]:
+    """A command loads a user's file as a module, and its folder stays on `sys.path`: only until the test ends.
+
+    Otherwise the next file with the same name would import this one's neighbours.
+    """
+    path, names = [*sys.path], {*sys.modules}
+    yield
+
+    if sys.path == path:
+        return
+
+    sys.path[:] = path
+
+    for name in {*sys.modules} - names:
+        file = getattr(sys.modules[name], "__file__", None) or ""
+
+        if file.startswith(USER_FOLDERS) and not name.startswith("tests."):
+            del sys.modules[name]
 
 
 @pytest.fixture
