@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from crew import Agent, CrewExecutor, InputValidator, ScriptedProvider
+from crew import Agent, CrewExecutor, InputValidator, Limits, ScriptedProvider, call
 from crew.errors import InvalidInput
 from crew.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, ToolResult, UserMessage
 from crew.simulator import read_recording
 from tests.support.runs import executor_for
+from tests.support.tools import look
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 CALLS = [{"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
@@ -226,12 +227,12 @@ def test_c1_control_characters_are_refused(character: str) -> None:
 async def test_messages_of_an_earlier_run_are_not_limited(tmp_path: Path) -> None:
     """A result, its history and a recording continue at any length and size; the new input stays limited."""
     reply = "word \x1b[1m" * 12_000  # longer than a message from outside may be, with a control character
-    model = ScriptedProvider(lambda request: "Fine." if request.turn else reply)
-    executor = CrewExecutor(Agent("a", model=model), history="unbounded", validator=InputValidator(max_query_chars=20))
-    result = await executor.execute("Goal.")
-
-    while len(result.history) <= 1_000:
-        result = await executor.execute("More.", history=result)
+    steps = [call("look", n=n) for n in range(500)]
+    agent = Agent("a", model=ScriptedProvider(reply, *steps, lambda _: "Fine."), tools=[look])
+    limits, validator = Limits(rounds=None), InputValidator(max_query_chars=20)
+    executor = CrewExecutor(agent, history="unbounded", limits=limits, validator=validator)
+    result = await executor.execute("More.", history=await executor.execute("Goal."))
+    assert len(result.history) > 1_000
 
     read_recording(result).save(tmp_path / "run.json")
     recorded = read_recording(tmp_path / "run.json").messages
