@@ -113,9 +113,10 @@ async def test_a_meter_that_raises_costs_one_warning(from_the_start: bool, caplo
 
 
 async def test_an_exporter_that_is_down_costs_one_warning_and_a_bounded_time(
-    support: Callable[..., Crew], caplog: pytest.LogCaptureFixture
+    support: Callable[..., Crew], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody listens there; the run returns, `aclose` too, and it is said once."""
+    monkeypatch.setattr("crew.telemetry.export.TIMEOUT_SECONDS", 2.0)  # the test waits until it stops retrying
     others = set(threading.enumerate())
 
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -134,8 +135,10 @@ async def test_an_exporter_that_is_down_costs_one_warning_and_a_bounded_time(
     assert len([r for r in caplog.records if r.name.startswith("opentelemetry.exporter")]) <= 1
 
     # The exporter draws its waits from the global `random`, which must hold still while other tests draw examples.
-    for thread in set(threading.enumerate()) - others:
-        await asyncio.to_thread(thread.join, 30)
+    async with asyncio.timeout(60):
+        for thread in set(threading.enumerate()) - others:
+            while thread.is_alive() and thread.name != "crew-idle":  # an idle thread ends after ten seconds
+                await asyncio.sleep(0.02)
 
 
 async def test_a_slow_exporter_does_not_hold_aclose_for_ever(caplog: pytest.LogCaptureFixture) -> None:
