@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -49,38 +49,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
 
 
+ROOT = Path(__file__).parent.parent
+_FOLDERS = (Path(tempfile.gettempdir()), ROOT / "examples", ROOT / "tests" / "support")
+USER_FOLDERS = tuple(f"{folder.resolve()}{os.sep}" for folder in _FOLDERS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Forget the files of users that a command of this test loaded, and their folders on `sys.path`.
+
+    Otherwise the next file with the same name would import this one's neighbours.
+    """
+    path, names = [*sys.path], {*sys.modules}
+
+    try:
+        return (yield)
+    finally:
+        if sys.path != path:
+            sys.path[:] = path
+
+            for name in {*sys.modules} - names:
+                file = getattr(sys.modules[name], "__file__", None) or ""
+
+                if file.startswith(USER_FOLDERS) and not name.startswith("tests."):
+                    del sys.modules[name]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the statistics of tests that record some."""
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             if name == "statistics" and report.when == "call":
                 terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {value}")
-
-
-ROOT = Path(__file__).parent.parent
-_FOLDERS = (Path(tempfile.gettempdir()), ROOT / "examples", ROOT / "tests" / "support")
-USER_FOLDERS = tuple(f"{folder.resolve()}{os.sep}" for folder in _FOLDERS)
-
-
-@pytest.fixture(autouse=True)
-def loaded_user_files_are_forgotten() -> Iterator[None]:
-    """A command loads a user's file as a module, and its folder stays on `sys.path`: only until the test ends.
-
-    Otherwise the next file with the same name would import this one's neighbours.
-    """
-    path, names = [*sys.path], {*sys.modules}
-    yield
-
-    if sys.path == path:
-        return
-
-    sys.path[:] = path
-
-    for name in {*sys.modules} - names:
-        file = getattr(sys.modules[name], "__file__", None) or ""
-
-        if file.startswith(USER_FOLDERS) and not name.startswith("tests."):
-            del sys.modules[name]
 
 
 @pytest.fixture
