@@ -33,6 +33,8 @@ FINAL: dict[str, type[ProviderError]] = {
 }
 # tests/stories/test_windows.py covers a prompt that exceeds the window.
 FAULTS = [fault for fault in every_kind() if fault.kind != "context_too_long"]
+HANGING = [fault for fault in FAULTS if fault.kind.startswith("hang")]
+QUICK = [fault for fault in FAULTS if fault not in HANGING]
 
 
 def name(fault: object) -> str:
@@ -65,15 +67,22 @@ async def try_fault(fault: Fault, place: int, protocol: Protocol, *, streamed: b
         assert not server.refused, refusal_reasons(server)
 
         if fault.kind in PASSES:
-            assert server.count == STEPS + 2, "one more request than without the fault"
+            assert server.count == STEPS + 2, f"{protocol}: one more request than without the fault"
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("fault", FAULTS, ids=name)
+@pytest.mark.parametrize("fault", QUICK, ids=name)
 async def test_a_fault_in_the_middle_of_a_run(fault: Fault, protocol: Protocol, streamed: bool) -> None:
     """A retryable fault is retried, a mistake of the model is reported to it, any other fault is a typed error."""
     await try_fault(fault, STEPS // 2, protocol, streamed=streamed)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("fault", HANGING, ids=name)
+async def test_a_service_that_hangs_in_the_middle_of_a_run(fault: Fault, streamed: bool) -> None:
+    """Its request is retried after the time-out, which the runs of all protocols wait for at the same time."""
+    await asyncio.gather(*(try_fault(fault, STEPS // 2, protocol, streamed=streamed) for protocol in PROTOCOLS))
 
 
 @pytest.mark.soak
