@@ -205,7 +205,7 @@ assert sockets() == before
 never_closed = asyncio.new_event_loop()
 never_closed.run_until_complete(executor.execute("Hello"))
 gc.collect()
-print("done", sum(isinstance(found, asyncio.AbstractEventLoop) for found in gc.get_objects()))
+print("done", sum(issubclass(type(found), asyncio.AbstractEventLoop) for found in gc.get_objects()))
 warnings.simplefilter("ignore")  # the loop is not closed, and Python warns
 """
 
