@@ -152,6 +152,9 @@ async def ask_beside_checks(run: ActiveRun, state: RunState, ask: Coroutine[Any,
     try:
         await run_all([reply_to_request(), *map(check, state.unchecked_input)])
     except _NotPassed as stopped:
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise asyncio.CancelledError from stopped  # it was cancelled while the request was being stopped
+
         run.held_deltas.take(state.run_id)
         usage = reply[0].usage if reply else Usage()
         await run.record(_event(state, stopped.guardrail, stopped.checked, usage=usage))

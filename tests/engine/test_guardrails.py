@@ -344,6 +344,45 @@ async def test_an_input_that_does_not_pass_cancels_the_request(decision: Any, st
     assert (result.stop_reason, result.usage.requests, sorted(ended)) == (stop, 0, ["model", "other"])
 
 
+async def test_a_run_is_cancelled_while_a_refused_request_is_being_stopped() -> None:
+    """The cancellation is not lost with the refusal: no agent that follows is asked."""
+    asked, stopping, may_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Model(RecordingProvider):
+        async def complete(self, request: ModelRequest, on_delta: OnDelta | None = None) -> ModelReply:
+            asked.set()
+
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopping.set()
+                await may_stop.wait()  # as a connection that closes slowly
+
+            raise AssertionError("not reached")
+
+    @guardrail("input", parallel=True)
+    async def check(context: Context[Any], text: str) -> Any:
+        await asked.wait()
+        return Refused("No.")
+
+    follower = RecordingProvider("Done.")
+    refused, after = Agent("refused", model=Model(), guardrails=[check]), Agent("after", model=follower)
+    group = Parallel("group", branches=[refused], then=after)
+    executor = CrewExecutor(Crew("crew", agents=[refused, after], groups=[group], entry="group"))
+
+    async with asyncio.timeout(30):
+        running = asyncio.create_task(executor.execute("Hello", run_id="r"))
+        await stopping.wait()
+        cancelling = asyncio.create_task(executor.cancel("r"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        may_stop.set()
+        await cancelling
+        assert (await running).stop_reason == "cancelled"
+
+    assert not follower.requests
+
+
 async def test_a_parallel_guardrail_may_ask_a_person_and_the_model_is_asked_again() -> None:
     model, check = (
         RecordingProvider("One.", lambda request: "Two."),
