@@ -174,17 +174,20 @@ class Chat:
                 print("crew: not answered; /retry asks again, the next message cancels this turn", file=sys.stderr)
                 return None
 
-            print_refusals(pauses, answers)
-            outcome = self._attempt(partial(self._send_answers, run_id, answers))
+            outcome = self._attempt(partial(self._send_answers, run_id, pauses, answers))
 
             if not isinstance(outcome, InvalidInput):
                 return outcome
 
             print(f"crew: {outcome}", file=sys.stderr)
 
-    async def _send_answers(self, run_id: str, answers: dict[str, Answer]) -> RunResult | InvalidInput:
+    async def _send_answers(
+        self, run_id: str, pauses: tuple[Pause, ...], answers: dict[str, Answer]
+    ) -> RunResult | InvalidInput:
+        stream = self._executor.resume_stream(run_id, answers)
+
         try:
-            return await print_events(self._executor.resume_stream(run_id, answers), self._args)
+            return await print_events(stream, self._args, partial(print_refusals, pauses, answers))
         except InvalidInput as error:
             return error  # nothing was stored
 

@@ -10,7 +10,7 @@ from typing import Any
 from crew.cli.arguments import ACCEPTED_ANSWERS
 from crew.cli.signals import prompt
 from crew.cli.terminal import shorten
-from crew.runs.answer_text import Answer, parse_answer
+from crew.runs.answer_text import Answer, is_ambiguous, parse_answer
 from crew.runs.state import Pause
 
 
@@ -28,7 +28,7 @@ def ask_user(pause: Pause) -> Answer:
             return answer
 
         if text.strip():
-            print(f"crew: expected {accepted_answers(pause)}, not {text.strip()!r}", file=sys.stderr)
+            print(f"crew: {answer_problem(pause, text.strip())}", file=sys.stderr)
 
 
 def print_choices(pause: Pause) -> None:
@@ -40,6 +40,15 @@ def print_choices(pause: Pause) -> None:
 def accepted_answers(pause: Pause) -> str:
     """The answers that a pause accepts, for a prompt or an error."""
     return "a choice or its number" if pause.choices else ACCEPTED_ANSWERS[pause.reason]
+
+
+def answer_problem(pause: Pause, text: str, answer: str = "the answer") -> str:
+    """Why a pause does not accept this text; `answer` names it."""
+    if pause.reason in ("approval", "consent") and is_ambiguous(text):
+        return f"{text!r} is ambiguous: answer yes or no, or refuse with a reason: no, REASON"
+
+    choices = f" ({', '.join(map(repr, pause.choices))})" if pause.choices else ""
+    return f"{answer} must be {accepted_answers(pause)}{choices}, not {text!r}"
 
 
 def _ask_for_arguments(pause: Pause) -> Answer:

@@ -13,10 +13,11 @@ import uuid
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from crew.agents.crew import Crew
-from crew.cli.pause_answers import accepted_answers, ask_user, print_choices, print_refusals
+from crew.cli.pause_answers import accepted_answers, answer_problem, ask_user, print_choices, print_refusals
 from crew.cli.signals import run_until_signalled
 from crew.cli.simulate_command import parse_policy
 from crew.cli.target import CONFIG_SUFFIXES, load_crew
@@ -63,7 +64,9 @@ def resume_command(args: argparse.Namespace) -> int:
     _find_stored_run(args)
     pauses = _load_pauses(args)
     answers = _parse_answers(args, pauses)
-    return _run_and_report(args, lambda executor: _resume(executor, args, pauses, answers))
+    return _run_and_report(
+        args, lambda executor: _resume(executor, args, answers), _refusal_printer(args, pauses, answers)
+    )
 
 
 def cancel_command(args: argparse.Namespace) -> int:
@@ -112,12 +115,13 @@ def _config_file(args: argparse.Namespace) -> str | None:
     return target if config is None and target.endswith(CONFIG_SUFFIXES) else config
 
 
-def _resume(
-    executor: CrewExecutor, args: argparse.Namespace, pauses: Sequence[Pause], answers: dict[str, Answer]
-) -> EventStream:
-    if not args.quiet:
-        print_refusals(pauses, answers)
+def _refusal_printer(
+    args: argparse.Namespace, pauses: Sequence[Pause], answers: dict[str, Answer]
+) -> Callable[[], None] | None:
+    return None if args.quiet else partial(print_refusals, pauses, answers)
 
+
+def _resume(executor: CrewExecutor, args: argparse.Namespace, answers: dict[str, Answer]) -> EventStream:
     return executor.resume_stream(args.run_id, answers, strict=args.strict, take_over=args.take_over)
 
 
@@ -148,9 +152,7 @@ def _parse_answers(args: argparse.Namespace, pauses: Sequence[Pause]) -> dict[st
         answer = parse_answer(pause, text)
 
         if answer is None:
-            choices = f" ({', '.join(map(repr, pause.choices))})" if pause.choices else ""
-            accepted = f"{accepted_answers(pause)}{choices}"
-            raise DefinitionError("--answer", f"the answer to {pause.id} must be {accepted}, not {text!r}")
+            raise DefinitionError("--answer", answer_problem(pause, text, f"the answer to {pause.id}"))
 
         answers[pause.id] = answer
 
@@ -179,8 +181,10 @@ def _find_pause(option: str, run_id: str, pauses: Sequence[Pause]) -> tuple[Paus
     raise UnknownPause(run_id, [option.partition("=")[0]], [pause.id for pause in pauses])
 
 
-def _run_and_report(args: argparse.Namespace, start: Callable[[CrewExecutor], EventStream]) -> int:
-    """Start or resume a run, print its events and its result."""
+def _run_and_report(
+    args: argparse.Namespace, start: Callable[[CrewExecutor], EventStream], on_start: Callable[[], None] | None = None
+) -> int:
+    """Start or resume a run, print its events and its result; `on_start` is called when it has started."""
     crew = load_crew(args.target, args.allow_modules)
 
     if args.record is not None and (problem := file_problem(args.record, "run.json")):
@@ -193,7 +197,7 @@ def _run_and_report(args: argparse.Namespace, start: Callable[[CrewExecutor], Ev
     store = None if args.location is None else open_store(args.location, args.store_name)
 
     try:
-        result = run_until_signalled(_run_interactively(open_executor(crew, store, tree, args), start, args))
+        result = run_until_signalled(_run_interactively(open_executor(crew, store, tree, args), start, args, on_start))
     except (KeyboardInterrupt, RunError) as error:
         if isinstance(error, KeyboardInterrupt) and args.temporal is not None:
             print("crew: the run goes on with the workers of the Temporal server", file=sys.stderr)
@@ -259,16 +263,20 @@ async def open_executor(
 
 
 async def _run_interactively(
-    opening: Awaitable[CrewExecutor], start: Callable[[CrewExecutor], EventStream], args: argparse.Namespace
+    opening: Awaitable[CrewExecutor],
+    start: Callable[[CrewExecutor], EventStream],
+    args: argparse.Namespace,
+    on_start: Callable[[], None] | None,
 ) -> RunResult:
     """Run to the end; where the run pauses and standard input is a terminal, ask the user and resume."""
     async with await opening as executor:
-        result = await print_events(start(executor), args)
+        result = await print_events(start(executor), args, on_start)
 
         while result.stop_reason == "paused" and sys.stdin is not None and sys.stdin.isatty():
             try:
                 answers = {pause.id: ask_user(pause) for pause in result.pauses}
-                result = await print_events(_resume(executor, args, result.pauses, answers), args)
+                on_start = _refusal_printer(args, result.pauses, answers)
+                result = await print_events(_resume(executor, args, answers), args, on_start)
             except EOFError:
                 break  # Ctrl-D: the user does not answer
             except InvalidInput as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from crew.engine.stream import EventStream
@@ -120,14 +120,23 @@ def shorten(text: str) -> str:
     return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
 
 
-async def print_events(stream: EventStream, args: argparse.Namespace) -> RunResult:
-    """Print the events of a run to stderr as they arrive, and return its result."""
+async def print_events(
+    stream: EventStream, args: argparse.Namespace, on_start: Callable[[], None] | None = None
+) -> RunResult:
+    """Print the events of a run to stderr as they arrive, and return its result.
+
+    `on_start` is called at the first event: the run has accepted its input or the answers.
+    """
     last_calls: dict[str, tuple[ToolCall, ...]] = {}
     replies, progress = StreamedReplies(), ProgressLines()
 
     try:
         async with stream:
             async for event in stream:
+                if on_start is not None:
+                    on_start()
+                    on_start = None
+
                 if isinstance(event, TextDelta):
                     if args.stream:
                         replies.add(event)

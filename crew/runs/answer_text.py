@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeAlias
 
 from crew.runs.call_text import parse_json_object
 from crew.runs.state import Pause
 
-APPROVALS = {"y": True, "yes": True, "n": False, "no": False}
+APPROVALS = {"y": True, "yes": True, "ok": True, "true": True, "n": False, "no": False, "false": False}
+AFFIRMATIVE_WORDS = {"y", "yes", "ok", "okay", "true", "sure", "approve", "approved"}
+"""A text is the reason of a refusal: one that begins with such a word, and says more, may mean the opposite."""
+
+_FIRST_WORD = re.compile(r"\W", re.ASCII)
 DOUBT_ANSWERS = {"r": "run again", "run again": "run again", "s": "skip", "skip": "skip"}
 
 Answer: TypeAlias = str | bool | dict[str, Any]
@@ -29,7 +34,7 @@ def parse_answer(pause: Pause, text: str) -> Answer | None:
         case "approval":
             return _parse_approval(pause, stripped)
         case "consent":
-            return APPROVALS.get(stripped.lower(), stripped)
+            return _parse_decision(stripped)
         case "in_doubt":
             key, equals, result = stripped.partition("=")
             is_result = bool(equals) and key.strip().lower() == "done"
@@ -56,4 +61,19 @@ def _parse_approval(pause: Pause, text: str) -> Answer | None:
 
     given = parse_json_object(text) if text.startswith("{") else None
     is_answer = given is not None and set(given) in ({"approve"}, {"refuse"})
-    return given if is_answer else APPROVALS.get(text.lower(), text)
+    return given if is_answer else _parse_decision(text)
+
+
+def _parse_decision(text: str) -> bool | str | None:
+    """Yes or no, or the reason of a refusal; None if the text is ambiguous."""
+    return APPROVALS.get(_plain(text), None if is_ambiguous(text) else text)
+
+
+def is_ambiguous(text: str) -> bool:
+    """Whether a text is no plain yes and looks like one, so that it is not taken for the reason of a refusal."""
+    plain = _plain(text)
+    return plain not in APPROVALS and (plain == "run again" or _FIRST_WORD.split(plain)[0] in AFFIRMATIVE_WORDS)
+
+
+def _plain(text: str) -> str:
+    return text.strip(" .!").lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -102,8 +103,13 @@ class Pause:
 
     @property
     def full_text(self) -> str:
-        """The question, and below it the text that a guardrail asks about."""
-        return f"{self.text}\n\n{self.checked}" if self.checked else self.text
+        """The question with the call that it is about, and below it the text that a guardrail asks about."""
+        text, name = self.text, self.call.name if self.call is not None and self.reason == "approval" else ""
+
+        if name and not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
+            text = f"{self.agent} wants to call {name}: {text}"
+
+        return f"{text}\n\n{self.checked}" if self.checked else text
 
 
 MAX_CHECKED_CHARS = 20_000

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from crew.cli import main
-from crew.runs.answer_text import parse_answer
+from crew.runs.answer_text import APPROVALS, parse_answer
 from crew.runs.state import Pause
+from crew.validation.answer_checks import AMBIGUOUS_REASONS
 
 CREW = """\
 from crew import Agent, Crew, Parallel, ScriptedProvider, call, tool
@@ -129,6 +130,57 @@ def test_an_answer_without_a_pause_needs_exactly_one_pending_pause(
     assert "✗ pay was refused: a=b\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("reason", ["approval", "consent"])
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        *((text, True) for text in ("yes", "y", "OK", "true", "Yes!")),
+        *((text, False) for text in ("no", "n", "False", "no.")),
+        *(
+            (text, None)
+            for text in ("yes please", "ok, but less", "y?", "run again", *AMBIGUOUS_REASONS - {*APPROVALS})
+        ),
+        *((text, text) for text in ("no, too much", "maybe", "okra is not food", "yesterday was better")),
+    ],
+)
+def test_only_a_plain_yes_approves(reason: str, text: str, answer: object) -> None:
+    """A text that begins like an approval and says more is neither an approval nor the reason of a refusal."""
+    assert parse_answer(pause(reason), text) == answer
+
+
+def test_an_ambiguous_answer_prints_no_refusal(
+    crews: Path, tmp_path: Path, type_answers: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error says what to type, in the words of the command line; the run stays paused."""
+    problem = "'yes please' is ambiguous: answer yes or no, or refuse with a reason: no, REASON\n"
+    store = str(tmp_path / "runs.db")
+    assert main(["run", f"{crews}:one", "pay", "--store", store, "--json"]) == 3
+    resume = ["resume", f"{crews}:one", json.loads(capsys.readouterr().out)["run_id"], "--store", store]
+    assert main([*resume, "--answer=yes please"]) == 2
+    assert capsys.readouterr().err == f"crew: --answer: {problem}"
+    assert main([*resume, "--answer=ok"]) == 0
+    assert capsys.readouterr().out == "paid 3\n"
+
+    type_answers("yes please", "no")
+    assert main(["run", f"{crews}:one", "pay"]) == 0
+    assert f"crew: {problem}" in capsys.readouterr().err
+
+
+def test_a_refusal_is_printed_only_if_the_run_accepts_the_answers(
+    crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of two answers has arguments that the tool does not accept: the other one refuses nothing yet."""
+    store = str(tmp_path / "runs.db")
+    assert main(["run", f"{crews}:two", "pay", "--store", store, "--json", "--quiet"]) == 3
+    result = json.loads(capsys.readouterr().out)
+    first, second = (pause["id"] for pause in result["pauses"])
+    resume = ["resume", f"{crews}:two", result["run_id"], "--store", store, f"--answer={first}=no"]
+    assert main([*resume, f'--answer={second}=edit {{"amount": "much"}}']) == 2
+    assert "was refused" not in capsys.readouterr().err
+    assert main([*resume, f"--answer={second}=yes"]) == 0
+    assert "✗ pay was refused\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
@@ -238,7 +290,7 @@ def test_questions_of_a_tool_are_asked_at_the_prompt(
     assert out == "blue\n"
     assert "⏸ choose asks: Which colour?" in err
     assert "Which colour?\n  1. red\n  2. blue\n" in err
-    assert "crew: expected a choice or its number, not 'green'" in err
+    assert "crew: the answer must be a choice or its number ('red', 'blue'), not 'green'" in err
 
 
 def test_choices_are_printed_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -297,3 +349,32 @@ def test_the_text_that_a_guardrail_asks_about_is_printed(
     out, err = capsys.readouterr()
     assert out == "The draft.\n"
     assert "\nPublish it?\n\nThe draft.\n" in err
+
+
+GUARDED = """\
+from crew import Agent, NeedsApproval, ScriptedProvider, call, guardrail, tool
+
+@tool
+def refund(order: str) -> str:
+    "Pay money back."
+    return "Paid."
+
+@guardrail("tool")
+def check(context, made):
+    return NeedsApproval("Is this right? The refunds of today are high.")
+
+clerk = Agent("clerk", model=ScriptedProvider(call("refund", order="17"), "Done."), tools=[refund], guardrails=[check])
+"""
+
+
+def test_an_approval_that_a_guardrail_asks_for_names_the_call(
+    tmp_path: Path, type_answers: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where its question has only a longer word that contains the name of the tool."""
+    path, expected = tmp_path / "guarded_for_answers.py", "clerk wants to call refund: Is this right? The refunds"
+    path.write_text(GUARDED, encoding="utf-8")
+    assert main(["run", str(path), "hi"]) == 3
+    assert f"(approval): {expected}" in capsys.readouterr().err
+    type_answers("yes")
+    assert main(["run", str(path), "hi"]) == 0
+    assert f"\n{expected}" in capsys.readouterr().err
