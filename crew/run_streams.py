@@ -13,8 +13,9 @@ from crew.engine.observers import Observers, observers_for_run
 from crew.engine.requests import RequestProviders
 from crew.engine.run import ActiveRun
 from crew.engine.run_start import ResumeArguments, RunArguments, RunStarter, build_deps
-from crew.engine.stored_runs import ExistingRun
+from crew.engine.stored_runs import ExistingRun, cancel_run, read_state
 from crew.engine.stream import EventStream, Publish
+from crew.errors import UnknownRun
 from crew.runs.events import Resumed
 from crew.runs.interfaces import DepsFactory, Observer, ObserverFactory, StoredRun, commits_immediately
 from crew.runs.result import RunResult
@@ -73,10 +74,31 @@ class RunStreams:
     def _stream(
         self, work: Callable[[Publish], Awaitable[RunResult[Any]]], run_id: str, *, resumes: bool = False
     ) -> EventStream[Any]:
-        async def close(publish: Publish) -> RunResult[Any]:
-            return build_result(self.plan, await self.close(await self.store.load(run_id), publish))
+        return EventStream(
+            work,
+            run_id,
+            self.active_runs.cancel,
+            lambda publish: self._cancel(run_id, publish),
+            self.plan.output_type,
+            resumes=resumes,
+        )
 
-        return EventStream(work, run_id, self.active_runs.cancel, close, self.plan.output_type, resumes=resumes)
+    async def _cancel(self, run_id: str, publish: Publish) -> RunResult[Any]:
+        """Cancel a run that is paused, or under way again; its result, also if it finished in the meantime."""
+        try:
+            state = await cancel_run(
+                run_id, self.active_runs, self.store.load, lambda stored: self.close(stored, publish)
+            )
+        except UnknownRun as error:
+            if not error.is_finished:
+                raise
+
+            state = None
+
+        if state is None and (state := await read_state(self.store.get(), run_id)) is None:
+            raise UnknownRun(run_id, is_finished=True)
+
+        return scrub_value(self.secrets.scrubber(), build_result(self.plan, state))
 
     def conversations(self) -> Conversations:
         """The stored conversations of this crew."""

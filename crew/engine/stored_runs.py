@@ -59,11 +59,11 @@ class ExistingRun:
         The stop reason of a run that is under way, here or in another process, is `running`.
         """
         run_id, goal = self.started.run_id, _content(self.started.messages[-1])
-        state = await _read(self.store, run_id)
+        state = await read_state(self.store, run_id)
 
         while state is None and self.active.is_active(run_id):
             await asyncio.sleep(0.01)  # its first commit is being written
-            state = await _read(self.store, run_id)
+            state = await read_state(self.store, run_id)
 
         if state is None:
             return None
@@ -89,7 +89,8 @@ def _content(message: Message) -> tuple[str, object]:
     return (message.text, message.images) if isinstance(message, UserMessage) else ("", ())
 
 
-async def _read(store: RunStore | RunReader, run_id: str) -> RunState | None:
+async def read_state(store: RunStore | RunReader, run_id: str) -> RunState | None:
+    """The stored state of a run; None if there is none, or it has finished and the store can't read finished runs."""
     try:
         return (await (store.run(run_id) if isinstance(store, RunReader) else store.load(run_id))).state
     except UnknownRun:
@@ -109,7 +110,7 @@ async def _read_goal(store: RunStore, state: RunState) -> Message | None:
 
 async def is_driven_elsewhere(run_id: str, active: ActiveRuns, store: RunStore) -> bool:
     """Whether a run is under way in another system than that of these runs, such as Temporal."""
-    state = await _read(store, run_id)
+    state = await read_state(store, run_id)
     return state is not None and state.driver not in ("", active.driver) and run_status(state) == "running"
 
 
@@ -120,7 +121,7 @@ async def is_under_way(run_id: str, store: RunStore | RunReader) -> bool:
     if lease is not None and not lease.lapsed and not is_gone(lease.holder):
         return True
 
-    state = await _read(store, run_id)
+    state = await read_state(store, run_id)
     return state is not None and bool(state.driver) and run_status(state) == "running"
 
 
@@ -129,10 +130,10 @@ async def cancel_run(
     active: ActiveRuns,
     load: Callable[[str], Awaitable[StoredRun]],
     close: Callable[[StoredRun], Awaitable[RunState]],
-) -> None:
-    """Cancel a run where it is under way, here or in another process; `close` ends one that is not."""
+) -> RunState | None:
+    """Cancel a run where it is under way, here or in another process; `close` ends one that is not: its last state."""
     if await active.cancel(run_id):
-        return
+        return None
 
     requested = await active.cancel_elsewhere(run_id)
 
@@ -140,12 +141,14 @@ async def cancel_run(
         stored = await load(run_id)
     except UnknownRun:
         if requested:
-            return  # its owner cancelled it
+            return None  # its owner cancelled it
 
         raise
 
-    if not await active.cancel(run_id):  # else it was resumed in the meantime
-        await close(stored)
+    if await active.cancel(run_id):
+        return None  # it was resumed in the meantime
+
+    return await close(stored)
 
 
 async def unfinished_runs(store: RunStore, crew: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 
 from crew.agents.output_type import OutputType
 from crew.engine.concurrency import carried_result, carry_errors, wait_until_done
-from crew.errors import CrewError
+from crew.errors import CrewError, UnknownRun
 from crew.runs.events import Asked, Event, TextDelta
 from crew.runs.result import RunResult
 
@@ -60,7 +60,7 @@ class EventStream(Generic[StreamOutput_co]):
         """Cancel the run: it ends with `stop_reason="cancelled"`. The stream goes on to its end, and has a result.
 
         A run that waits for a conversation is cancelled when its turn comes, and a paused run also if its stream has
-        ended. A finished run stays as it is.
+        ended, or if it was resumed elsewhere. A finished run stays as it is.
         """
         if self._task is None and self._resumes:
             self._work = self._close  # nothing of the run is performed
@@ -74,7 +74,11 @@ class EventStream(Generic[StreamOutput_co]):
         is_ended = self._closed is not None or task.cancelled() or task.exception() is not None
 
         if not is_ended and task.result().stop_reason == "paused":
-            self._closed = await self._close(_discard)  # the stream of its events has ended
+            try:
+                self._closed = await self._close(_discard)  # the stream of its events has ended
+            except UnknownRun as error:
+                if not error.is_finished:  # else it was resumed to its end, and its store keeps no finished runs
+                    raise
 
     @property
     def partial(self) -> Any:

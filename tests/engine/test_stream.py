@@ -208,3 +208,41 @@ async def test_cancelled_stream_of_a_paused_run_cancels_it(when: str, tmp_path: 
 
         assert isinstance(executor.store, SQLiteStore)
         assert (await executor.store.run("r")).info.status == "cancelled"
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+@pytest.mark.parametrize("when", ["resumed to its end", "under way again", "cancelled already", "twice at once"])
+async def test_stream_that_ended_with_a_pause_is_cancelled_as_the_run_is_now(
+    when: str, is_stored: bool, tmp_path: Path
+) -> None:
+    """A run that was resumed elsewhere is cancelled there; one that has ended stays as it is, without an error."""
+    started = asyncio.Event()
+
+    @tool(approval=True)
+    async def pay() -> str:
+        """Pay."""
+        started.set()
+        await asyncio.sleep(60 if when == "under way again" else 0)
+        return "paid"
+
+    agent = Agent("a", model=ScriptedProvider(call("pay"), "Hi"), tools=[pay])
+
+    async with CrewExecutor(agent, store=tmp_path / "runs.db" if is_stored else None) as executor:
+        stream = executor.execute_stream("Go", run_id="r")
+        assert [event.kind async for event in stream][-1] == "paused"
+        answers = {stream.result.pauses[0].id: True}
+
+        if when == "resumed to its end":
+            await executor.resume("r", answers)
+        elif when == "under way again":
+            resumed = asyncio.create_task(executor.resume("r", answers))
+            await started.wait()
+        elif when == "cancelled already":
+            await executor.cancel("r")
+
+        await asyncio.gather(*[stream.cancel() for _ in range(2 if when == "twice at once" else 1)])
+        wanted = "completed" if when == "resumed to its end" else "cancelled"
+        assert (stream.result.stop_reason, stream.result.pauses) == (wanted, ())
+
+        if when == "under way again":
+            assert (await resumed).stop_reason == "cancelled"

@@ -240,6 +240,26 @@ async def test_a_run_that_fails_again_can_be_resumed_again(client: Client, store
     assert kinds[1].count("resumed") == kinds[1].count("run_failed") == 3
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+async def test_cancelled_stream_of_a_paused_run_ends_the_workflow(
+    client: Client, store_file: str, is_resumed: bool
+) -> None:
+    """The workflow is cancelled, not only the stored run: also by a stream of `resume_stream` that was not read."""
+    run_id = f"cancelled-stream-{is_resumed}"
+
+    async with Both(client, store_file, clerk(call("refund", amount=80), "Paid.")) as both:
+        stream = both.remote.execute_stream("Refund me.", run_id=run_id)
+        assert [event.kind async for event in stream][-1] == "paused"
+
+        if is_resumed:
+            stream = both.remote.resume_stream(run_id, {stream.result.pauses[0].id: True})
+
+        await asyncio.wait_for(stream.cancel(), 180)
+        assert (stream.result.stop_reason, stream.result.pauses) == ("cancelled", ())
+        described = await client.get_workflow_handle(f"crew:{run_id}").describe()
+        assert described.status not in (None, WorkflowExecutionStatus.RUNNING)
+
+
 async def test_cancel_ends_the_workflow_and_reports_writes_in_doubt(client: Client, store_file: str) -> None:
     """Cancellation of the workflow is recorded as in one process, and stored."""
     async with Both(client, store_file, clerk(call("hang"), "Never.", tools=[hang])) as both:
