@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from crew.errors import StoreError
@@ -31,7 +32,13 @@ ORDER BY path, position LIMIT ?
 """
 
 INDEX_BATCH = 2_000
-"""The messages of one transaction, which takes about 60 ms; other writers wait so long."""
+"""The most messages of one transaction."""
+
+INDEX_BATCH_CHARS = 1_000_000
+"""A transaction ends with the message that reaches this size: it takes up to a second, and other writers wait so long.
+
+Only a message that is larger takes longer.
+"""
 
 MIN_WORD = 3
 """The index knows sequences of three characters; shorter words are only compared."""
@@ -57,6 +64,10 @@ class SQLiteSearch:
             row = self._file.execute(
                 f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE path = ? AND position = ?", (path, position)
             ).fetchone()
+
+            if row is None:
+                continue  # another process erased it after it was found in the index
+
             message = decode_messages([checked_message(row)])[0]
             text = message_text(message).casefold()
 
@@ -93,7 +104,7 @@ class SQLiteSearch:
             return None
 
         with transaction(self._file, is_synchronised=False):
-            rows = self._file.execute(f"SELECT {MESSAGE_COLUMNS} {UNINDEXED}", (*first, INDEX_BATCH)).fetchall()
+            rows = self._read_batch(first)
 
             for row in rows:
                 message = decode_messages([checked_message(row)])[0]
@@ -105,6 +116,21 @@ class SQLiteSearch:
                 )
 
         return (rows[-1][0], rows[-1][1] + 1) if rows else None
+
+    def _read_batch(self, start: MessageKey) -> list[Sequence[Any]]:
+        """The next messages that are not in the index, as many as one transaction adds."""
+        rows: list[Sequence[Any]] = []
+        size = 0
+
+        with closing(self._file.execute(f"SELECT {MESSAGE_COLUMNS} {UNINDEXED}", (*start, INDEX_BATCH))) as cursor:
+            for row in cursor:
+                rows.append(row)
+                size += len(row[2])
+
+                if size >= INDEX_BATCH_CHARS:
+                    break
+
+        return rows
 
     def _prepare_index(self) -> None:
         """Create the index, unless it exists; one without times, of an earlier release, is built again."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from crew import Agent, CrewExecutor, ScriptedProvider
 from crew.errors import StoreError
 from crew.store import SQLiteStore
-from crew.store.sqlite_search import SQLiteSearch
+from crew.store.sqlite_search import FIRST_KEY, MessageKey, SQLiteSearch
 from tests.contracts.run_store import event, state
 
 
@@ -114,3 +116,47 @@ async def test_an_index_of_an_earlier_release_is_built_again(tmp_path: Path) -> 
     assert await store.forget("a") == 1
     assert [found.run_id for found in await store.search("question")] == ["b", "c"]
     store.close()
+
+
+async def test_a_part_of_the_index_is_bounded_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long messages take long to add: other processes can't write before the transaction of a part ends."""
+    store = SQLiteStore(tmp_path / "runs.db")
+
+    for number in range(4):
+        await executor(store).execute(f"Question {number}. {'x' * 3_000}")
+
+    monkeypatch.setattr("crew.store.sqlite_search.INDEX_BATCH_CHARS", 5_000)
+    search, counts = SQLiteSearch(store._file), [0]
+    following: MessageKey | None = FIRST_KEY
+
+    while following is not None:
+        following = search.index_messages(following)
+        counts += store._file.execute("SELECT COUNT(*) FROM indexed").fetchone()
+
+    assert max(after - before for before, after in pairwise(counts)) <= 4
+    assert counts[-1] == 8
+    assert len(await store.search("question", limit=100)) == 4
+    store.close()
+
+
+async def test_search_leaves_out_a_message_that_another_process_erases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was found in the index, and is no longer there when it is read."""
+    store, other = SQLiteStore(tmp_path / "runs.db"), SQLiteStore(tmp_path / "runs.db")
+
+    for number in range(2):
+        await executor(store).execute(f"Question {number}.", run_id=f"r{number}")
+
+    assert len(await store.search("question")) == 2
+    candidates = SQLiteSearch._candidates
+
+    def erase_last(self: SQLiteSearch, words: Any) -> Iterator[Any]:
+        found = list(candidates(self, words))
+        asyncio.run(other.forget("r0"))
+        yield from found
+
+    monkeypatch.setattr(SQLiteSearch, "_candidates", erase_last)
+    assert [found.run_id for found in await store.search("question")] == ["r1"]
+    store.close()
+    other.close()
