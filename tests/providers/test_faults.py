@@ -1,6 +1,7 @@
 """With any fault of the connection or the answer, a run ends correctly or with an error that names the cause."""
 
 import asyncio
+import itertools
 import re
 
 import pytest
@@ -78,11 +79,11 @@ async def test_a_fault_in_the_middle_of_a_run(fault: Fault, protocol: Protocol, 
     await try_fault(fault, STEPS // 2, protocol, streamed=streamed)
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
 @pytest.mark.parametrize("fault", HANGING, ids=name)
-async def test_a_service_that_hangs_in_the_middle_of_a_run(fault: Fault, streamed: bool) -> None:
+async def test_a_service_that_hangs_in_the_middle_of_a_run(fault: Fault) -> None:
     """Its request is retried after the time-out, which the runs of all protocols wait for at the same time."""
-    await asyncio.gather(*(try_fault(fault, STEPS // 2, protocol, streamed=streamed) for protocol in PROTOCOLS))
+    cases = itertools.product(PROTOCOLS, [False, True])
+    await asyncio.gather(*(try_fault(fault, STEPS // 2, protocol, streamed=streamed) for protocol, streamed in cases))
 
 
 @pytest.mark.soak

@@ -163,7 +163,7 @@ async def first_and_later_error(kind: Kind, protocol: Protocol) -> list[tuple[ob
     found = []
 
     async with WireServer(faults={0: fault, 3: fault}) as server:
-        asked = provider(server, protocol, timeout=1.0 if kind == "hang" else 5.0)
+        asked = provider(server, protocol, timeout=2.0 if kind == "hang" else 5.0)
 
         for _ in range(5):
             try:
