@@ -277,9 +277,15 @@ async def test_a_receiver_without_metrics_is_told_with_the_way_out(
     ],
 )
 async def test_each_kind_of_export_failure_has_its_reason_and_hint(
-    status: int | None, reason: str, hint: str, receiver: Receiver, caplog: pytest.LogCaptureFixture
+    status: int | None,
+    reason: str,
+    hint: str,
+    receiver: Receiver,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Taken from the HTTP answer or the connection's error; the exporter's own log lines are not repeated."""
+    monkeypatch.setattr("crew.telemetry.export.TIMEOUT_SECONDS", 2.0 if status is None else 4.0)  # it retries so long
     url = receiver.url if status else "http://127.0.0.1:1"
     receiver.refuses["/v1/traces"] = status or 500
     telemetry = configure(otlp_endpoint=url, metrics="off")
