@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 STEPS_AT_ONCE = 64
 
@@ -27,6 +27,8 @@ class RunOrder(NamedTuple):
 _NUMBERS = itertools.count()
 _CURRENT: ContextVar[RunOrder | None] = ContextVar("crew_run_order", default=None)
 _ENCLOSING: ContextVar[frozenset[str]] = ContextVar("crew_enclosing_runs", default=frozenset())
+_TOOL_TASK: ContextVar[ReferenceType[asyncio.Task[Any]] | None] = ContextVar("crew_tool_task", default=None)
+"""A weak reference: the task refers to its context, which would refer to the task."""
 
 
 def next_order() -> RunOrder:
@@ -39,11 +41,39 @@ def enter_run(order: RunOrder, run_id: str) -> None:
     """Mark the current task, and the tasks and threads that it starts, as part of a run."""
     _CURRENT.set(order)
     _ENCLOSING.set(_ENCLOSING.get() | {run_id})
+    _TOOL_TASK.set(None)
 
 
 def enclosing_runs() -> frozenset[str]:
-    """The ids of the runs that the current task is part of."""
+    """The ids of the runs that the current task is part of: they can't end before it."""
     return _ENCLOSING.get()
+
+
+def enter_tool() -> None:
+    """Mark the current task as the one in which a tool runs."""
+    task = asyncio.current_task()
+    assert task is not None
+    _TOOL_TASK.set(ref(task))
+
+
+def is_background_task() -> bool:
+    """Whether a tool created the current task, and can end before it, unless it awaits it.
+
+    Another event loop is that of a thread in which the tool waits.
+    """
+    reference = _TOOL_TASK.get()
+
+    if reference is None:
+        return False
+
+    tool = reference()
+    is_ended = tool is None or tool.done()
+    return is_ended or (tool is not asyncio.current_task() and tool.get_loop() is asyncio.get_running_loop())
+
+
+def leave_runs() -> None:
+    """Mark the current task as no part of a run."""
+    _ENCLOSING.set(frozenset())
 
 
 @dataclass(slots=True, eq=False)

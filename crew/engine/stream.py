@@ -12,6 +12,7 @@ from typing_extensions import TypeVar
 
 from crew.agents.output_type import OutputType
 from crew.engine.concurrency import carried_result, carry_errors, wait_until_done
+from crew.engine.fairness import is_background_task, leave_runs
 from crew.errors import CrewError, UnknownRun
 from crew.runs.events import Asked, Event, TextDelta
 from crew.runs.result import RunResult
@@ -159,11 +160,14 @@ class EventStream(Generic[StreamOutput_co]):
 
     def _begin(self) -> asyncio.Task[RunResult[StreamOutput_co]]:
         if self._task is None:
-            self._task = asyncio.ensure_future(self._run())
+            self._task = asyncio.ensure_future(self._run(is_in_background=is_background_task()))
 
         return self._task
 
-    async def _run(self) -> RunResult[StreamOutput_co]:
+    async def _run(self, *, is_in_background: bool) -> RunResult[StreamOutput_co]:
+        if is_in_background:
+            leave_runs()  # the run whose tool started this one does not wait for it
+
         try:
             return await carry_errors(self._work(self._publish))
         finally:

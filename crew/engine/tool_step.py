@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic_core import to_jsonable_python
 
 from crew.engine.concurrency import OnAbandoned, TimedOut, is_failure, run_in_daemon_thread, run_or_abandon
+from crew.engine.fairness import enter_tool
 from crew.engine.run import ActiveRun
 from crew.engine.toolsets import find_tool
 from crew.errors import RunError, describe
@@ -233,6 +234,8 @@ def _questions(run: ActiveRun, prepared: PreparedCall) -> Questions | None:
 
 async def _until_asked(work: Coroutine[Any, Any, Any], questions: Questions | None) -> Any:
     """The value of the call, or `AwaitingAnswer` if it asked: also if the tool caught that, or raised a group of it."""
+    enter_tool()
+
     try:
         value = await work
     except (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError):

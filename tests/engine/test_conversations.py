@@ -290,6 +290,49 @@ async def test_turn_inside_a_turn_of_its_conversation_does_not_wait_for_it(store
         assert (await executor.execute("Next.", conversation="c", on_busy="wait")).output == "Done."
 
 
+@pytest.mark.parametrize("is_in_thread", [False, True])
+async def test_turn_that_a_tool_schedules_waits_for_the_turn_of_the_tool(store: Any, is_in_thread: bool) -> None:
+    """The tool does not wait for it. A tool on a thread that does wait, on its own event loop, is refused."""
+    scheduled: list[asyncio.Task[Any]] = []
+    errors: list[ConversationBusy] = []
+    loop = asyncio.get_running_loop()
+
+    @tool
+    async def remind() -> str:
+        """Schedule a turn."""
+        follow_up = executor.execute("Reminder.", conversation="c", on_busy="wait")
+        scheduled.append(asyncio.create_task(follow_up))
+        await asyncio.sleep(0.05)
+        return "scheduled"
+
+    def remind_in_thread() -> str:
+        """Schedule a turn, and try to wait for another one."""
+        follow_up = executor.execute("Reminder.", conversation="c", on_busy="wait")
+        loop.call_soon_threadsafe(lambda: scheduled.append(asyncio.create_task(follow_up)))
+
+        try:
+            executor.execute_sync("Inside.", conversation="c", on_busy="wait")
+        except ConversationBusy as error:
+            errors.append(error)
+
+        return "scheduled"
+
+    def reply(request: ModelRequest) -> Any:
+        last = request.messages[-1]
+        return call("remind") if last.role == "user" and last.text == "Outside." else "Done."
+
+    used = tool(name="remind")(remind_in_thread) if is_in_thread else remind
+    executor = CrewExecutor(Agent("a", model=ScriptedProvider(reply), tools=[used]), store=store)
+
+    async with asyncio.timeout(60):
+        outer = await executor.execute("Outside.", conversation="c", run_id="outer")
+        follow_up = await scheduled[0]
+
+    assert (outer.output, follow_up.output) == ("Done.", "Done.")
+    assert [message.text for message in follow_up.history if message.role == "user"] == ["Outside.", "Reminder."]
+    assert [error.is_enclosing for error in errors] == ([True] if is_in_thread else [])
+
+
 async def test_turn_that_lost_a_race_is_not_stored(store: Any) -> None:
     """The store refuses a turn that does not follow the newest run: another process was faster."""
     [first] = await talk(chat(store), 1, "c")
