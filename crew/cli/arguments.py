@@ -14,7 +14,8 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """The parameter of the functions that declare a subcommand; argparse has no public name for its type."""
 
 TARGET_HELP = (
-    "a Python file (FILE.py or FILE.py:name), a module (module:name), or a configuration file (FILE.yaml:crew)"
+    "a Python file (FILE.py or FILE.py:name), a module (module:name), or a configuration file (FILE.yaml:crew); "
+    "the name is that of a crew, an agent or a CrewExecutor, which keeps its own settings"
 )
 
 ACCEPTED_ANSWERS = {

@@ -12,11 +12,10 @@ from functools import partial
 from typing import TypeVar
 
 from crew.cli.escaped_output import stdout_is_terminal
+from crew.cli.executor_setup import build_executor, load_runnable, open_run_store, printed_warnings
 from crew.cli.pause_answers import ask_user, print_refusals
-from crew.cli.run_command import build_executor, find_store, printed_warnings
 from crew.cli.signals import Terminated, prompt, run_until_signalled
 from crew.cli.store_commands import request_lines
-from crew.cli.target import load_crew
 from crew.cli.terminal import print_events
 from crew.engine.stream import EventStream
 from crew.errors import CrewError, DefinitionError, InvalidInput, RunError, UnknownRun
@@ -26,7 +25,6 @@ from crew.runs.answer_text import Answer
 from crew.runs.result import RunResult
 from crew.runs.state import Pause
 from crew.store.codec import MessageSection
-from crew.store.location import open_store
 from crew.store.rows import message_text
 
 Value = TypeVar("Value")
@@ -41,11 +39,10 @@ HELP = """\
 
 def chat_command(args: argparse.Namespace) -> int:
     """Read messages from the terminal until the user quits; each is a turn of the conversation."""
-    find_store(args)
-    crew = load_crew(args.target, args.allow_modules)
-    store = None if args.location is None else open_store(args.location, args.store_name)
+    runnable = load_runnable(args)
+    store = open_run_store(args, runnable)
 
-    if store is None and args.conversation:
+    if args.location is None and args.conversation:
         lost = f"the conversation {args.conversation!r} is kept in memory, and lost at the end of this chat"
         print(f"crew: {lost}; pass --store FILE to continue or keep it", file=sys.stderr)
 
@@ -55,7 +52,7 @@ def chat_command(args: argparse.Namespace) -> int:
 
     try:
         with printed_warnings(args):
-            executor = build_executor(crew, args, store, None)
+            executor = build_executor(runnable, args, store, None)
 
         chat = Chat(executor, args)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from crew.agents.agent import Agent, AgentTool, agent_handoffs
 from crew.agents.crew import Crew
 from crew.agents.guardrail import Guardrail
-from crew.cli.run_command import build_executor, printed_warnings
+from crew.cli.executor_setup import build_executor, printed_warnings
 from crew.cli.signals import run_until_signalled
 from crew.cli.target import load_crews
 from crew.engine.run_sync import run_sync

@@ -10,15 +10,15 @@ import sys
 from importlib.util import find_spec
 
 from crew.cli.escaped_output import terminal_streams
+from crew.cli.executor_setup import build_executor, load_runnables, open_run_store, printed_warnings
 from crew.cli.listening import is_loopback, listen
-from crew.cli.run_command import build_executor, command_line, find_store, printed_warnings
+from crew.cli.run_command import command_line
 from crew.cli.signals import run_until_signalled
-from crew.cli.target import CONFIG_SUFFIXES, load_crews
+from crew.cli.target import CONFIG_SUFFIXES
 from crew.errors import DefinitionError
 from crew.executor import CrewExecutor
 from crew.mcp_server.crew_tools import CrewTools
 from crew.mcp_server.serving import http_app, serve_http, serve_stdio
-from crew.store.location import open_store
 
 TOKEN_VARIABLE = "CREW_MCP_TOKEN"
 
@@ -31,17 +31,16 @@ def mcp_command(args: argparse.Namespace) -> int:
     if args.insecure_no_token and not is_loopback(args.host):
         raise DefinitionError("--insecure-no-token", f"{args.host} is not a loopback address: use a token")
 
-    find_store(args)
-    crews = load_crews(args.target, args.allow_modules)
-    store = None if args.location is None else open_store(args.location, args.store_name)
+    runnables = load_runnables(args)
+    store = open_run_store(args, runnables[0])
 
     try:
         with printed_warnings(args):
-            executors = [build_executor(crew, args, store, None) for crew in crews]
+            executors = [build_executor(one, args, store, None) for one in runnables]
 
         tools = CrewTools(
             {executor.plan.crew.name: executor for executor in executors},
-            keeps_runs=store is not None,
+            keeps_runs=args.location is not None,
             resume_hint=lambda name, run_id: command_line(args, "resume", _target(args.target, name), run_id),
         )
 

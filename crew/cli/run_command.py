@@ -10,31 +10,21 @@ import re
 import shlex
 import sys
 import uuid
-import warnings
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
 
-from crew.agents.crew import Crew
+from crew.cli.executor_setup import Runnable, load_runnable, open_executor, open_run_store
 from crew.cli.pause_answers import accepted_answers, answer_problem, ask_user, print_choices, print_refusals
 from crew.cli.signals import run_until_signalled
-from crew.cli.simulate_command import parse_policy
-from crew.cli.target import CONFIG_SUFFIXES, load_crew
-from crew.cli.temporal_client import check_unused, temporal_executor
 from crew.cli.terminal import print_events
-from crew.config.build import executor_options
-from crew.config.yaml_source import load
 from crew.engine.stream import EventStream
 from crew.errors import DefinitionError, InvalidInput, RunError, UnknownPause
 from crew.executor import CrewExecutor
 from crew.runs.answer_text import Answer, parse_answer
-from crew.runs.interfaces import RunStore
-from crew.runs.parameters import Limits
 from crew.runs.result import RunResult
 from crew.runs.state import Pause, pending_pauses
 from crew.simulator.recording import read_recording
-from crew.store.location import file_problem, open_existing_store, open_store
+from crew.store.location import file_problem, open_existing_store
 from crew.telemetry.text_tree import Tree
 
 _PASSWORD = re.compile(r"(://[^/@:]*:)[^/]*(?=@)|([?&]password=)[^&]*")
@@ -46,7 +36,7 @@ EXIT_CODES = {"completed": 0, "paused": 3, "limit": 4, "stopped": 5, "cancelled"
 def run_command(args: argparse.Namespace) -> int:
     """Start a run and return the exit code."""
     text = args.input if args.input is not None else _read_input()
-    find_store(args)
+    runnable = load_runnable(args)
     # Chosen here, so that the resume command can be printed however the run ends.
     args.run_id = uuid.uuid4().hex
 
@@ -56,30 +46,29 @@ def run_command(args: argparse.Namespace) -> int:
 
         return executor.execute_stream(text.strip("\n"), agent=args.agent, run_id=args.run_id, model=args.model)
 
-    return _run_and_report(args, start)
+    return _run_and_report(args, runnable, start)
 
 
 def resume_command(args: argparse.Namespace) -> int:
     """Resume a run and return the exit code."""
-    _find_stored_run(args)
-    pauses = _load_pauses(args)
+    runnable = _load_stored(args)
+    pauses = _load_pauses(args, runnable)
     answers = _parse_answers(args, pauses)
-    return _run_and_report(
-        args, lambda executor: _resume(executor, args, answers), _refusal_printer(args, pauses, answers)
-    )
+    on_start = _refusal_printer(args, pauses, answers)
+    return _run_and_report(args, runnable, lambda executor: _resume(executor, args, answers), on_start)
 
 
 def cancel_command(args: argparse.Namespace) -> int:
     """Cancel a run and return the exit code."""
-    _find_stored_run(args)
-    crew = load_crew(args.target, args.allow_modules)
-    store = open_existing_store(args.location, args.store_name)
+    args.quiet = False
+    runnable = _load_stored(args)
+    store = None if isinstance(runnable, CrewExecutor) else open_existing_store(args.location, args.store_name)
 
     try:
-        args.quiet = False
-        run_until_signalled(_cancel(open_executor(crew, store, None, args), args.run_id))
+        run_until_signalled(_cancel(open_executor(runnable, store, None, args), args.run_id))
     finally:
-        store.close()
+        if store is not None:
+            store.close()
 
     print(f"crew: run {args.run_id} is cancelled", file=sys.stderr)
     return 0
@@ -90,29 +79,17 @@ async def _cancel(opening: Awaitable[CrewExecutor], run_id: str) -> None:
         await executor.cancel(run_id)
 
 
-def _find_stored_run(args: argparse.Namespace) -> None:
-    find_store(args)
+def _load_stored(args: argparse.Namespace) -> Runnable:
+    """The target of a command for a stored run."""
+    runnable = load_runnable(args)
 
-    if args.location is None:
-        raise DefinitionError("--store", "required: the SQLite file that holds the run")
+    if args.location is not None:
+        return runnable
 
+    if isinstance(runnable, CrewExecutor):
+        raise DefinitionError(args.target, "the executor keeps its runs in memory; pass store=… to it to save them")
 
-def find_store(args: argparse.Namespace) -> None:
-    """Add the location of the store to the arguments: `--store`, else `store` in the configuration file, else None."""
-    args.location, args.store_name = args.store, "--store"
-
-    if args.store is None and (config := _config_file(args)) is not None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # they are printed when the executor is built
-            options = executor_options(load(config), config)
-
-        args.location, args.store_name = options["store"], f"{config}: store"
-
-
-def _config_file(args: argparse.Namespace) -> str | None:
-    target: str = args.target.partition(":")[0]
-    config: str | None = args.config
-    return target if config is None and target.endswith(CONFIG_SUFFIXES) else config
+    raise DefinitionError("--store", "required: the SQLite file that holds the run")
 
 
 def _refusal_printer(
@@ -135,13 +112,21 @@ def _read_input() -> str:
     return sys.stdin.read()
 
 
-def _load_pauses(args: argparse.Namespace) -> Sequence[Pause]:
+def _load_pauses(args: argparse.Namespace, runnable: Runnable) -> Sequence[Pause]:
+    if isinstance(runnable, CrewExecutor):
+        return asyncio.run(_load_pauses_with(runnable, args.run_id))
+
     store = open_existing_store(args.location, args.store_name)
 
     try:
         return tuple(pending_pauses(asyncio.run(store.load(args.run_id)).state))
     finally:
         store.close()
+
+
+async def _load_pauses_with(executor: CrewExecutor, run_id: str) -> Sequence[Pause]:
+    async with executor:
+        return tuple(pending_pauses((await executor.store.load(run_id)).state))
 
 
 def _parse_answers(args: argparse.Namespace, pauses: Sequence[Pause]) -> dict[str, Answer]:
@@ -182,11 +167,12 @@ def _find_pause(option: str, run_id: str, pauses: Sequence[Pause]) -> tuple[Paus
 
 
 def _run_and_report(
-    args: argparse.Namespace, start: Callable[[CrewExecutor], EventStream], on_start: Callable[[], None] | None = None
+    args: argparse.Namespace,
+    runnable: Runnable,
+    start: Callable[[CrewExecutor], EventStream],
+    on_start: Callable[[], None] | None = None,
 ) -> int:
     """Start or resume a run, print its events and its result; `on_start` is called when it has started."""
-    crew = load_crew(args.target, args.allow_modules)
-
     if args.record is not None and (problem := file_problem(args.record, "run.json")):
         raise DefinitionError("--record", problem)
 
@@ -194,10 +180,12 @@ def _run_and_report(
         print("! --stream: workers do not send partial replies; each is printed when it is complete", file=sys.stderr)
 
     tree = Tree() if args.trace else None
-    store = None if args.location is None else open_store(args.location, args.store_name)
+    store = open_run_store(args, runnable)
 
     try:
-        result = run_until_signalled(_run_interactively(open_executor(crew, store, tree, args), start, args, on_start))
+        result = run_until_signalled(
+            _run_interactively(open_executor(runnable, store, tree, args), start, args, on_start)
+        )
     except (KeyboardInterrupt, RunError) as error:
         if isinstance(error, KeyboardInterrupt) and args.temporal is not None:
             print("crew: the run goes on with the workers of the Temporal server", file=sys.stderr)
@@ -215,51 +203,6 @@ def _run_and_report(
             store.close()
 
     return _print_result(result, args)
-
-
-@contextmanager
-def printed_warnings(args: argparse.Namespace) -> Iterator[None]:
-    """Print warnings about settings like those of a run; a line of this program would not help the user."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield
-
-    if not args.quiet:
-        for text in dict.fromkeys(str(warning.message) for warning in caught):
-            print(f"! {text}", file=sys.stderr)
-
-
-def build_executor(crew: Crew, args: argparse.Namespace, store: RunStore | None, tree: Tree | None) -> CrewExecutor:
-    config, chosen = executor_settings(args, store, tree)
-    return CrewExecutor(crew, **chosen) if config is None else CrewExecutor.from_config(config, crew, **chosen)
-
-
-def executor_settings(
-    args: argparse.Namespace, store: RunStore | None, tree: Tree | None
-) -> tuple[str | None, dict[str, Any]]:
-    """The configuration file, if any, and the options of the executor that the arguments override."""
-    config = _config_file(args)
-    limits = Limits() if config is None else executor_options(load(config), config)["limits"]
-    options: dict[str, Any] = {
-        "max_messages_per_request": args.max_messages,
-        "history": None if args.history is None else parse_policy(args.history)[1],
-        "limits": None if args.rounds is None else dataclasses.replace(limits, rounds=args.rounds),
-        "store": store,
-        "observers": None if tree is None else [tree],
-    }
-    return config, {name: value for name, value in options.items() if value is not None}
-
-
-async def open_executor(
-    crew: Crew, store: RunStore | None, tree: Tree | None, args: argparse.Namespace
-) -> CrewExecutor:
-    """The executor of this process, or with `--temporal` one whose runs workers drive."""
-    with printed_warnings(args):
-        if args.temporal is None:
-            check_unused(args)
-            return build_executor(crew, args, store, tree)
-
-        return await temporal_executor(crew, args, *executor_settings(args, store, tree))
 
 
 async def _run_interactively(

@@ -12,11 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from crew.agents.crew import Crew
+from crew.cli.executor_setup import Runnable, load_runnables, open_executor, open_run_store
 from crew.cli.listening import is_loopback, listen
-from crew.cli.run_command import find_store, open_executor
 from crew.cli.signals import run_until_signalled
-from crew.cli.target import load_crews
 from crew.errors import DefinitionError
 from crew.runs.event_text import pluralize
 from crew.runs.interfaces import RunStore, StoredRunInfo
@@ -26,7 +24,6 @@ from crew.server.recovery import interrupted_runs, resume_runs
 from crew.server.serve_process import create_server
 from crew.server.server_context import ServerContext
 from crew.server.server_settings import ServerSettings
-from crew.store.location import open_store
 from crew.store.memory import MemoryStore
 from crew.telemetry.logs import printed_log
 
@@ -38,19 +35,18 @@ def serve_command(args: argparse.Namespace) -> int:
     if args.insecure_no_token and not is_loopback(args.host):
         raise DefinitionError("--insecure-no-token", f"{args.host} is not a loopback address: use tokens")
 
-    find_store(args)
+    runnables = load_runnables(args)
 
     if args.resume and args.location is None:
         text = "there are no runs to resume: without --store FILE they are in memory and end with the process"
         raise DefinitionError("--resume", text)
 
-    crews = load_crews(args.target, args.allow_modules)
-    opened = None if args.location is None else open_store(args.location, args.store_name)
+    opened = open_run_store(args, runnables[0])
     store = MemoryStore() if opened is None else opened
 
     try:
         with _printed_log(args), listen("crew serve", args.host, args.port) as listening:
-            run_until_signalled(_serve(crews, store, args, listening))
+            run_until_signalled(_serve(runnables, store, args, listening))
     finally:
         if opened is not None:
             opened.close()
@@ -62,8 +58,10 @@ def _printed_log(args: argparse.Namespace) -> AbstractContextManager[None]:
     return nullcontext() if args.log_level == "off" else printed_log(args.log_level.upper())
 
 
-async def _serve(crews: Sequence[Crew], store: RunStore, args: argparse.Namespace, listening: socket.socket) -> None:
-    executors = [await open_executor(crew, store, None, args) for crew in crews]
+async def _serve(
+    runnables: Sequence[Runnable], store: RunStore, args: argparse.Namespace, listening: socket.socket
+) -> None:
+    executors = [await open_executor(one, store, None, args) for one in runnables]
     tokens = tuple(_tokens(args))
     secret = "" if tokens or args.insecure_no_token else secrets.token_urlsafe(24)
     settings = ServerSettings(

@@ -8,11 +8,12 @@ from typing import Any
 
 from crew import temporal
 from crew.agents.crew import Crew
-from crew.cli.run_command import executor_settings, find_store, printed_warnings
+from crew.cli.executor_setup import executor_settings, find_store, printed_warnings
 from crew.cli.signals import run_until_signalled
-from crew.cli.target import load_crew
+from crew.cli.target import load_targets
 from crew.cli.temporal_client import connect
 from crew.errors import DefinitionError, describe
+from crew.executor import CrewExecutor
 from crew.store.location import open_store
 
 
@@ -27,7 +28,12 @@ def worker_command(args: argparse.Namespace) -> int:
     if args.location is None:
         raise DefinitionError("--store", "required: workers and clients share the store")
 
-    crew = load_crew(args.target, args.allow_modules)
+    loaded = load_targets(args.target, args.allow_modules, selects_all=False)
+    crew = loaded.targets[0]
+
+    if isinstance(crew, CrewExecutor):
+        raise DefinitionError(args.target, "a worker builds its own executor: name a crew or an agent")
+
     store = open_store(args.location, args.store_name)
 
     try:

@@ -184,7 +184,7 @@ def test_a_limit_exits_with_4(crews: Path, capsys: pytest.CaptureFixture[str]) -
     [
         ("nowhere.py", "no such file"),
         ("no.such.module:crew", "can't be imported"),
-        ("{crews}:missing", "no crew or agent named 'missing'"),
+        ("{crews}:missing", "no crew, agent or executor named 'missing'"),
         ("", "'' is neither a file nor a module"),
         ("./crews", "'./crews' is neither a file nor a module"),
         ("json", "no crew and no agent found"),
