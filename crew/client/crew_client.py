@@ -16,6 +16,7 @@ from crew.client.remote_runs import (
     RemoteConversation,
     RemoteRun,
     adapter,
+    check_stream,
     checked,
     checked_result,
     read_run,
@@ -41,7 +42,8 @@ class CrewClient:
 
     crew               the crew that runs; may be omitted if the service has one.
     reconnect_seconds  how long the client tries to reach a service that answered before and is away, also one behind
-                       a proxy that answers 502, 503 or 504. A service that never answered is an error at once.
+                       a proxy that answers 502, 503 or 504. A service that can't be connected to at first is an error
+                       at once.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class CrewClient:
         if not url.lower().startswith(("http://", "https://")):
             raise DefinitionError("CrewClient", f"url must be like http://127.0.0.1:8000, not {url!r}")
 
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        headers = {} if token is None else {"Authorization": f"Bearer {_checked_token(token)}"}
         # A stream is silent for at most the heartbeat of the service, 15 s.
         timeout = httpx2.Timeout(30.0, read=60.0)
         limits = httpx2.Limits(max_connections=None)  # each stream has a connection
@@ -162,6 +164,17 @@ class CrewClient:
         )
 
 
+def _checked_token(token: str) -> str:
+    """A token that can be part of a header, without the line end of a file; an error does not show it."""
+    stripped = token.strip()
+
+    if not stripped or not (stripped.isascii() and stripped.isprintable()):
+        text = "token must be printable ASCII characters (not shown); pass None for a service without tokens"
+        raise DefinitionError("CrewClient", text)
+
+    return stripped
+
+
 def _run_path(run_id: str) -> str:
     return f"/runs/{_checked_id(run_id)}"
 
@@ -261,10 +274,10 @@ class RemoteStream:
                 await response.aread()
                 checked(response)
 
+            check_stream(response)
             self._is_accepted = True
-            self._outage.end()
 
-            async for fields in _read_fields(response):
+            async for fields in _read_fields(response, self._outage):
                 if fields.get("event") == "end":
                     self._is_ended = True
                     return
@@ -303,11 +316,13 @@ async def _read_lines(response: Any) -> AsyncIterator[str]:
             pieces = [part]
 
 
-async def _read_fields(response: Any) -> AsyncIterator[dict[str, str]]:
-    """The fields of each server-sent event that has data."""
+async def _read_fields(response: Any, outage: Outage) -> AsyncIterator[dict[str, str]]:
+    """The fields of each server-sent event that has data. Each line ends the outage, also one of a heartbeat."""
     fields: dict[str, str] = {}
 
     async for line in _read_lines(response):
+        outage.end()
+
         if not line:
             if "data" in fields:
                 yield fields

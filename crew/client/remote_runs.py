@@ -39,7 +39,10 @@ class GatewayError(ServiceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotePause:
-    """A pause of a run that waits for an answer; `checked` is the text that a guardrail asks about."""
+    """A pause of a run that waits for an answer. A question with `choices` accepts one of them.
+
+    `checked` is the text that a guardrail asks about; empty if the token may not answer.
+    """
 
     id: str
     reason: str
@@ -48,6 +51,7 @@ class RemotePause:
     text: str
     call: dict[str, Any] | None = None
     arguments: dict[str, Any] | None = None
+    choices: tuple[str, ...] = ()
     checked: str = ""
 
 
@@ -143,6 +147,15 @@ def checked(answer: httpx2.Response) -> httpx2.Response:
         raise ServiceError(f"The service answered with status {status}.", status=status) from None
 
     raise _error(answer.status_code, type, message, facts)
+
+
+def check_stream(answer: httpx2.Response) -> None:
+    """Raise `ServiceError` if a successful answer is not a stream of events, such as the page of a proxy."""
+    media_type = answer.headers.get("content-type", "")
+
+    if media_type.partition(";")[0].strip().lower() != "text/event-stream":
+        text = f"{answer.url} answered with the content type {media_type!r} instead of text/event-stream."
+        raise ServiceError(f"{text} Is it the address of `crew serve`?", status=answer.status_code)
 
 
 def _error(status: int, type: str, message: str, facts: Mapping[str, Any]) -> CrewError:

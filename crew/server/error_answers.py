@@ -100,7 +100,7 @@ def _facts(context: ServerContext, error: CrewError) -> dict[str, Any]:
             return {"run_id": error.run_id, "unknown": list(error.unknown), "pending": list(pending)}
         case ConversationPaused(conversation_id=id, run_id=run_id, pauses=pauses):
             listed = adapter(list[PauseAnswer]).dump_python([pause_answer(pause) for pause in pauses], mode="json")
-            return {"conversation_id": id, "run_id": run_id, "pauses": listed}
+            return {"conversation_id": id, "run_id": run_id, "pauses": context.scrub_all(listed)}
         case ConversationBusy(conversation_id=id, run_id=run_id):
             return {"conversation_id": id, "run_id": run_id}
         case StoreError(run_id=run_id) | RunActive(run_id=run_id):

@@ -46,7 +46,8 @@ class CallName:
 class PauseAnswer:
     """A pause that waits for an answer: an approval, a text, or a decision about a call in doubt.
 
-    `checked` is the input or output that a guardrail asks about; empty for a token that may not answer.
+    A question with `choices` accepts one of them. `checked` is the input or output that a guardrail asks about; empty
+    for a token that may not answer.
     """
 
     id: str
@@ -56,6 +57,7 @@ class PauseAnswer:
     text: str
     call: CallName | None
     arguments: dict[str, Any] | None
+    choices: list[str] = field(default_factory=list)
     checked: str = ""
 
 

@@ -62,6 +62,7 @@ def pause_answer(pause: Pause, *, may_answer: bool = False) -> PauseAnswer:
         text=pause.text,
         call=call,
         arguments=pause.arguments,
+        choices=[*pause.choices],
         checked=pause.checked if may_answer else "",
     )
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from crew import Agent, Approve, CrewExecutor, RequestParameters, RunError, ScriptedProvider, call, tool
+from crew import Agent, Approve, Context, CrewExecutor, RequestParameters, RunError, ScriptedProvider, call, tool
 from crew.client import CrewClient, ServiceError
-from crew.errors import ConversationPaused, InvalidInput, UnknownPause, UnknownRun
+from crew.errors import ConversationPaused, DefinitionError, InvalidInput, UnknownPause, UnknownRun
 from tests.support.gateway import Gateway, gateway
 from tests.support.http_service import SECRET, served
 
@@ -59,6 +59,22 @@ async def test_streams_yield_the_events_of_this_part_of_the_run(client: CrewClie
     assert [event.text for event in found if event.kind == "text_delta"] == ["It is\n", "paid."]
     conversation = await client.conversation("c1")
     assert [message.role for message in conversation.messages] == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_a_question_has_its_choices() -> None:
+    """As the `Pause` of a `RunResult`."""
+
+    @tool(asks=True)
+    async def choose(context: Context[None]) -> str:
+        """Ask for a size."""
+        return await context.ask_user("Which size?", choices=["small", "large"])
+
+    executor = CrewExecutor(Agent("clerk", model=ScriptedProvider(call("choose"), "Done."), tools=[choose]))
+
+    async with served(executor) as url, CrewClient(url, SECRET) as client:
+        [pause] = (await client.execute("Hi")).pauses
+
+    assert pause.choices == ("small", "large")
 
 
 async def test_invalid_ids_are_refused_before_a_request() -> None:
@@ -204,6 +220,63 @@ async def test_a_proxy_that_never_reaches_the_service_is_an_error() -> None:
 
         assert failed.value.status == 502
         assert crew.gateway.refused > 1
+
+
+@asynccontextmanager
+async def answering(headers: str, body: str = "") -> AsyncIterator[tuple[str, list[str]]]:
+    """The address of a server that answers every request with 200 and closes the connection, and the requests."""
+    requests: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(f"HTTP/1.1 200 OK\r\nconnection: close\r\n{headers}\r\n\r\n{body}".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+
+    async with server, asyncio.timeout(60):
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", requests
+
+
+async def test_streams_without_a_line_are_an_outage() -> None:
+    """The headers of a stream are no sign of life: a proxy that closes each stream at once is given up."""
+    async with (
+        answering("content-type: text/event-stream") as (url, requests),
+        CrewClient(url, SECRET, reconnect_seconds=0.3) as client,
+    ):
+        with pytest.raises(ServiceError, match="the connection was closed"):
+            await client.execute("Hi")
+
+        assert len(requests) > 1
+
+
+@pytest.mark.parametrize("headers", ["content-type: text/html; charset=utf-8", "x-proxy: 1"])
+async def test_a_page_instead_of_a_stream_is_an_error(headers: str) -> None:
+    """A proxy in maintenance, or the address of another server: to connect again would not help."""
+    async with answering(headers, "<html>Maintenance</html>\n\n") as (url, requests), CrewClient(url, SECRET) as client:
+        with pytest.raises(ServiceError, match="instead of text/event-stream"):
+            await client.execute("Hi")
+
+        assert len(requests) == 1
+
+
+async def test_a_token_is_used_without_its_line_end() -> None:
+    """As the file of a secret has one."""
+    async with answering("content-type: text/html") as (url, requests), CrewClient(url, f" {SECRET}\r\n") as client:
+        with pytest.raises(ServiceError):
+            await client.execute("Hi")
+
+        assert f"Authorization: Bearer {SECRET}\r\n" in requests[0]
+
+
+@pytest.mark.parametrize("token", ["", " \n", "my-secret\nother", "my-secret-ü", "my-secret\0"])
+def test_a_token_that_is_no_header_is_refused_and_not_shown(token: str) -> None:
+    """The HTTP library would print the whole header at the first request."""
+    with pytest.raises(DefinitionError, match="token must be printable ASCII") as refused:
+        CrewClient("http://127.0.0.1:9", token)
+
+    assert "my-secret" not in str(refused.value)
 
 
 async def test_texts_may_hold_every_kind_of_line_separator() -> None:

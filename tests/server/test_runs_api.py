@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from crew import Agent, CrewExecutor, ScriptedProvider, call, tool
+from crew import Agent, Context, CrewExecutor, ScriptedProvider, call, tool
 from crew.errors import ProviderError
 from crew.runs.interfaces import Cursor, RunRecord
 from crew.store import MemoryStore
@@ -103,6 +103,50 @@ async def test_a_paused_run_is_not_resumed_without_answers() -> None:
 
         assert (await client.get(f"/runs/{run_id}")).json() == before
         assert before["status"] == "paused"
+
+
+async def test_the_choices_of_a_question_are_part_of_the_pause() -> None:
+    """In the run, its conversation and the refusal of another turn; the OpenAPI document has them too."""
+
+    @tool(asks=True)
+    async def choose(context: Context[None]) -> str:
+        """Ask for a size."""
+        return await context.ask_user("Which size?", choices=["small", "large"])
+
+    executor = CrewExecutor(Agent("clerk", model=ScriptedProvider(call("choose"), "Done."), tools=[choose]))
+
+    async with client_of(executor) as client:
+        await client.post("/runs?stream=1", json={"input": "Hi", "conversation": "c"}, headers={"Idempotency-Key": "r"})
+        answers = [await client.get(path) for path in ("/runs/r", "/conversations/c")]
+        refused = await client.post("/runs", json={"input": "And?", "conversation": "c"})
+        document = (await client.get("/openapi.json")).json()
+
+    for pauses in (*(answer.json()["pauses"] for answer in answers), refused.json()["error"]["pauses"]):
+        assert [pause["choices"] for pause in pauses] == [["small", "large"]]
+
+    assert document["components"]["schemas"]["PauseAnswer"]["properties"]["choices"]["type"] == "array"
+
+
+async def test_a_refused_turn_of_a_paused_conversation_shows_no_secrets() -> None:
+    """The process that stored the call may not have known that its argument is one; the service does."""
+    secret = "planted-secret-42"
+
+    @tool(approval=True)
+    def sign_in(password: str) -> str:
+        """Sign in."""
+        return "Done."
+
+    model = ScriptedProvider(call("sign_in", password=secret), "Done.")
+    agent, store = Agent("clerk", model=model, tools=[sign_in]), MemoryStore()
+    await CrewExecutor(agent, store=store).execute("Hi", conversation="c")
+
+    async with client_of(CrewExecutor(agent, store=store, secrets=[secret])) as client:
+        refused = await client.post("/runs", json={"input": "And?", "conversation": "c"})
+
+    assert refused.status_code == 409
+    [pause] = refused.json()["error"]["pauses"]
+    assert pause["arguments"] == {"password": "[secret]"}
+    assert secret not in refused.text
 
 
 async def test_a_failed_run_is_resumed_without_answers() -> None:
