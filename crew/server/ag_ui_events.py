@@ -190,8 +190,8 @@ class AgUiMapper:
 
         self.call_keys |= reply_call_keys(event)
 
-        for call in event.message.calls:
-            yield from self._call(path, call, self._key(path, call.id), message_id)
+        for index, call in enumerate(event.message.calls):  # by position: a provider may repeat an id
+            yield from self._call(path, call, f"{event.message.id}.{index}", message_id)
 
     def _call(self, path: str, call: ToolCall, key: str, message_id: str) -> Iterator[AgUiEvent]:
         start = {"type": "TOOL_CALL_START", "toolCallId": key, "toolCallName": call.name, "parentMessageId": message_id}

@@ -12,7 +12,7 @@ from ag_ui.core import Event as ProtocolEvent
 from pydantic import TypeAdapter
 
 from crew import Agent, Crew, CrewExecutor, Parallel, ScriptedProvider, call, tool
-from crew.messages import AssistantMessage, Usage
+from crew.messages import AssistantMessage, ToolCall, Usage
 from crew.runs.events import AgentStarted, Asked, Replied, RunFinished, TextDelta, Warned
 from crew.server.ag_ui_events import AgUiMapper
 from crew.tools import Context
@@ -156,6 +156,27 @@ async def test_a_resume_that_is_sent_again_continues_its_stream() -> None:
 RESULTS = ("TOOL_CALL_RESULT", "RUN_FINISHED", "SUBAGENT_FINISHED")
 
 
+async def test_a_resume_with_a_secret_is_found_again() -> None:
+    """The log has the answer without the secret: it is compared without it."""
+
+    @tool(asks=True)
+    async def sign_in(context: Context[None]) -> str:
+        """Ask for the password."""
+        await context.ask_user("Which password?")
+        return "Signed in."
+
+    agent = Agent("clerk", model=ScriptedProvider(call("sign_in"), "Done."), tools=[sign_in])
+
+    async with client_of(CrewExecutor(agent, secrets=["planted-secret-42"])) as client:
+        first = await run(client, {"threadId": "t", "runId": "r0", "messages": [user("Sign in.")]})
+        [entry] = answers(first[-1], payload=None)
+        body = {"threadId": "t", "runId": "r1", "resume": [entry | {"payload": "planted-secret-42"}]}
+        ends = [(await run(client, body))[-1] for _ in ("first", "again")]
+
+    assert ends[0]["outcome"] == {"type": "success"}
+    assert ends[0] == ends[1]
+
+
 async def test_a_question_that_is_cancelled_again_is_cancelled() -> None:
     """A question has no refusal: to cancel it cancels the run, also if the request is repeated."""
 
@@ -278,6 +299,14 @@ def replied(text: str) -> Replied:
 
 def delta(text: str, channel: Any = "text") -> TextDelta:
     return TextDelta(run_id="r", agent="a", text=text, channel=channel)
+
+
+def test_calls_with_one_provider_id_have_their_own_ids() -> None:
+    """A provider may repeat an id in a reply: a client would take the second call for the first."""
+    calls = tuple(ToolCall(id="same", name="refund", arguments=f"[{amount}]") for amount in (1, 2))
+    message = AssistantMessage("", id="r:1", calls=calls)
+    events = mapped(Replied(run_id="r", agent="a", message=message, usage=Usage(), tokens=1))
+    assert [event["toolCallId"] for event in events if event["type"] == "TOOL_CALL_START"] == ["r:1.0", "r:1.1"]
 
 
 def test_pieces_that_were_lost_are_completed_by_the_reply() -> None:
