@@ -30,7 +30,7 @@ PREFLIGHT_HEADERS = {
     "Access-Control-Allow-Headers": "authorization, content-type, idempotency-key, last-event-id, x-crew-conversation",
     "Access-Control-Max-Age": "600",
 }
-EXPOSED_HEADERS = "X-Crew-Run, Location, Retry-After"
+EXPOSED_HEADERS = "X-Crew-Run, Location, Retry-After, X-Should-Retry"
 """The headers of an answer that a page on a listed origin can read, beside those that browsers always show."""
 
 

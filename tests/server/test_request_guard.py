@@ -91,7 +91,9 @@ async def test_hosts_and_origins_can_be_allowed() -> None:
 
 
 async def test_a_listed_origin_sends_its_headers_and_reads_those_of_the_service() -> None:
-    """Client libraries add headers of their own; a page needs the id of a run, its address, and when to try again."""
+    """Client libraries add headers of their own; a page needs the id of a run, its address, and whether and when to
+    try again.
+    """
     origin, asked = {"Origin": "https://chat.example"}, "authorization,content-type,x-stainless-os"
     ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": asked}
 
@@ -101,7 +103,7 @@ async def test_a_listed_origin_sends_its_headers_and_reads_those_of_the_service(
         body = {"model": "greeter", "messages": [{"role": "user", "content": "Hi"}]}
         answer = await client.post("/v1/chat/completions", json=body, headers=origin)
         shown = answer.headers["access-control-expose-headers"].split(", ")
-        assert shown == ["X-Crew-Run", "Location", "Retry-After"]
+        assert shown == ["X-Crew-Run", "Location", "Retry-After", "X-Should-Retry"]
         foreign = await client.options("/runs", headers=ask | {"Origin": "https://attacker.example"})
         assert (foreign.status_code, "access-control-allow-headers" in foreign.headers) == (403, False)
 
