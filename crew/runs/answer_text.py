@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 from crew.runs.call_text import parse_json_object
 from crew.runs.state import Pause
 
-APPROVALS = {"y": True, "yes": True, "ok": True, "true": True, "n": False, "no": False, "false": False}
+APPROVALS = dict.fromkeys(("y", "yes", "ok", "okay", "true", "approve", "approved"), True) | dict.fromkeys(
+    ("n", "no", "false", "refuse", "refused"), False
+)
 AFFIRMATIVE_WORDS = {"y", "yes", "ok", "okay", "true", "sure", "approve", "approved"}
 """A text is the reason of a refusal: one that begins with such a word, and says more, may mean the opposite."""
 

@@ -6,14 +6,14 @@ import json
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from crew.errors import UnknownRun, suggest
+from crew.errors import UnknownRun, abbreviate, suggest
 from crew.executor import CrewExecutor
 from crew.messages import Usage
 from crew.runs.answer_text import parse_answer
@@ -137,12 +137,12 @@ class OpenAIChatAPI:
         return await self._context.run(principal, last.run_id)
 
     async def _answer(self, principal: Principal, paused: RunRecord, text: str) -> str | None:
-        """Answer the first pause and resume; the question again if it does not accept this text."""
+        """Answer the first pause and resume; if it does not accept this text, the question again with the reason."""
         pause = pending_pauses(paused.state)[0]
         answer = parse_answer(pause, text)
 
         if answer is None:
-            return _question(pause)
+            return f"{_problem(pause, text.strip())}\n\n{_question(pause)}".strip()
 
         if not principal.may("approve"):
             raise HTTPError(403, "forbidden", "The token lacks the scope 'approve': it can't answer.", scope="approve")
@@ -262,7 +262,7 @@ _DONE = b"data: [DONE]\n\n"
 
 
 _HINTS = {
-    "approval": "Answer yes, no, or a reason for refusing.",
+    "approval": 'Answer yes, no, a reason for refusing, or edit {"argument": value} to change arguments and approve.',
     "consent": "Answer yes, no, or a reason for refusing.",
     "in_doubt": "Answer run again, skip, or done=RESULT.",
 }
@@ -272,7 +272,25 @@ def _question(pause: Pause) -> str:
     """The question of a pause as a message, with its choices or the answers that it accepts."""
     choices = [f"{number}. {choice}" for number, choice in enumerate(pause.choices, start=1)]
     hint = "\n".join(choices) or _HINTS.get(pause.reason, "")
-    return f"{pause.text}\n\n{hint}".strip()
+    text = replace(pause, checked="").full_text  # a reply that waits for its approval is not shown in the chat itself
+    return f"{text}\n\n{hint}".strip()
+
+
+def _problem(pause: Pause, text: str) -> str:
+    """Why a pause does not accept a text; empty for an empty one, which is asked again without a reason."""
+    if not text:
+        return ""
+
+    if pause.choices:
+        return f"{abbreviate(text)} is not one of the choices."
+
+    if pause.reason == "approval" and text.lower().startswith("edit"):
+        return 'The changed arguments must be a JSON object, such as edit {"argument": value}.'
+
+    if pause.reason in ("approval", "consent"):
+        return f"{abbreviate(text)} is ambiguous. Please answer yes or no, or give a reason to refuse."
+
+    return f"{abbreviate(text)} is not an answer to this question."
 
 
 def _how_to_answer(run_id: str) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx2
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from crew import Agent, Crew, CrewExecutor, Limits, RunError, ScriptedProvider, call, tool
+from crew import Agent, Context, Crew, CrewExecutor, Limits, RunError, ScriptedProvider, call, tool
+from crew.agents import GuardedCall, NeedsApproval, guardrail
 from crew.errors import StoreError
-from crew.interfaces import ModelSettings
+from crew.interfaces import ModelRequest, ModelSettings
 from crew.messages import UserMessage
 from crew.providers import OpenAIChat
 from crew.runs.events import TextDelta
@@ -148,6 +150,98 @@ async def test_a_pause_is_asked_as_text_and_the_next_message_answers_it(streamed
         assert "May clerk call refund?" in question
         assert "amount: 80" in question
         assert await say("yes") == "It is paid."
+
+
+async def talk(executor: CrewExecutor, *texts: str) -> list[str]:
+    """What the service says to each text of one conversation."""
+    async with client_of(executor, bearer() | {"X-Crew-Conversation": "ada"}) as client:
+        answers = [
+            await client.post("/v1/chat/completions", json={"model": "shop", "messages": ask(text)}) for text in texts
+        ]
+
+    assert [answer.status_code for answer in answers] == [200] * len(texts), [answer.text for answer in answers]
+    return [answer.json()["choices"][0]["message"]["content"] for answer in answers]
+
+
+def result_text(request: ModelRequest) -> str:
+    return request.messages[-1].results[0].text  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        ("Yes.", "Paid 80."),
+        ("OK!", "Paid 80."),
+        ("Okay", "Paid 80."),
+        ("approved.", "Paid 80."),
+        ("No.", "declined this call"),
+        ("Refuse.", "declined this call"),
+        ("No, that is too much.", "declined this call: No, that is too much."),
+        ('edit {"amount": 5}', "Paid 5."),
+    ],
+)
+async def test_a_plain_answer_approves_or_refuses(answer: str, result: str) -> None:
+    """Case and punctuation do not count; `edit` changes arguments, as the question says."""
+    question, said = await talk(clerk(call("refund", amount=80), result_text), "Refund 80.", answer)
+    assert 'Answer yes, no, a reason for refusing, or edit {"argument": value}' in question
+    assert result in said
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("Yes, please.", "'Yes, please.' is ambiguous. Please answer yes or no, or give a reason to refuse."),
+        ("ok but only half of it", "Please answer yes or no, or give a reason to refuse."),
+        ("edit amount=5", "The changed arguments must be a JSON object"),
+    ],
+)
+async def test_an_ambiguous_answer_is_asked_again(text: str, problem: str) -> None:
+    """It neither refuses the call nor is it an error of the chat; the question follows once more."""
+    question, again, done = await talk(clerk(call("refund", amount=80), "It is paid."), "Refund 80.", text, "yes")
+    assert problem in again
+    assert again.endswith(question)
+    assert done == "It is paid."
+
+
+async def test_a_text_that_is_none_of_the_choices_is_asked_again() -> None:
+    """With the reason and the choices."""
+
+    @tool(asks=True)
+    async def choose(context: Context[None]) -> str:
+        """Ask for a size."""
+        return await context.ask_user("Which size?", choices=["small", "large"])
+
+    agent = Agent("clerk", model=ScriptedProvider(call("choose"), result_text), tools=[choose])
+    executor = CrewExecutor(Crew("shop", agents=[agent]))
+    question, again, done = await talk(executor, "A shirt.", "medium", "2")
+    assert question == "Which size?\n\n1. small\n2. large"
+    assert again == f"'medium' is not one of the choices.\n\n{question}"
+    assert done == "large"
+
+
+async def test_the_question_of_a_guardrail_names_the_call_and_withholds_the_reply() -> None:
+    """A question such as `Sure?` says nothing about the call; a reply is not published before it is accepted."""
+
+    @guardrail("tool")
+    def sure(context: Context[Any], given: GuardedCall) -> NeedsApproval:
+        return NeedsApproval("Sure?")
+
+    @tool
+    def look_up() -> str:
+        """Look something up."""
+        return "Found."
+
+    @guardrail("output")
+    def publish(context: Context[Any], text: str) -> NeedsApproval:
+        return NeedsApproval("Publish it?")
+
+    model = ScriptedProvider(call("look_up"), "The draft.")
+    agent = Agent("clerk", model=model, tools=[look_up], guardrails=[sure, publish])
+    first, second, done = await talk(CrewExecutor(Crew("shop", agents=[agent])), "Hello.", "yes", "yes")
+    assert first.startswith("clerk wants to call look_up: Sure?")
+    assert second.startswith("Publish it?")
+    assert "The draft." not in second
+    assert done == "The draft."
 
 
 async def test_a_pause_without_a_conversation_names_the_run_that_waits() -> None:
