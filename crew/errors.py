@@ -76,15 +76,15 @@ def abbreviate(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
-def suggest(name: str, names: Iterable[str]) -> str:
-    """A hint that lists the closest matches among the names, or all names if none is close."""
+def suggest(name: str, names: Iterable[str], label: str = "Available") -> str:
+    """A hint that lists the closest matches among the names, or all names after the label if none is close."""
     known = sorted(names)
     close = get_close_matches(name, known, n=3, cutoff=0.5)
 
     if close:
         return f"Did you mean {' or '.join(repr(n) for n in close)}?"
 
-    return f"Available: {', '.join(known[:20])}." if known else "None are available."
+    return f"{label}: {', '.join(known[:20])}." if known else "None are available."
 
 
 def _list_problems(subject: str, problems: Sequence[str]) -> str:
@@ -192,7 +192,7 @@ class RunConflict(StoreError):
             f"Another process already resumed or cancelled this run. "
             f"Run {run_id!r} is at version {found}, expected {expected}; load it again."
             if found
-            else f"Run {run_id!r} is not in the store, expected version {expected}: it was erased.",
+            else f"Run {run_id!r} has finished or was erased; expected version {expected}.",
         )
 
 

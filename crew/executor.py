@@ -129,7 +129,7 @@ class CrewExecutor(Generic[Deps_contra, Output_co]):
         )
         meter, validator = TokenMeter(plan=self.plan, counter=counter), validator or InputValidator()
         used = [part for a in self.plan.agents.values() for part in (a.model, a.backup, a.settings, *a.toolsets)]
-        self._pool = ProviderPool(retry, limiter_for(rate_limits, [*used, *self.plan.summarizers]))
+        self._pool = ProviderPool(retry, limiter_for(rate_limits, [*used, *self.plan.summarizers], crew.name))
         # Not a bound method: an executor without reference cycles closes its connections as soon as it is dropped.
         self._current_telemetry: Callable[[], Telemetry] = lambda: telemetry or current_telemetry()
         self._secrets = ExecutorSecrets(secrets, [*used, *self.plan.summarizers])

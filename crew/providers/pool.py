@@ -92,11 +92,14 @@ class ProviderPool:
                 await provider.aclose()
 
 
-def limiter_for(limits: Mapping[str, RateLimit] | RateLimiter | None, models: Iterable[object]) -> RateLimiter | None:
+def limiter_for(
+    limits: Mapping[str, RateLimit] | RateLimiter | None, models: Iterable[object], crew: str
+) -> RateLimiter | None:
     """The limiter of an executor with these models. Raises `DefinitionError` for a limit of an unknown provider.
 
-    A limit that applies to none of the models causes a warning: a run may use another model. Other executors may use
-    the further limits of a limiter that they share.
+    A limit that applies to none of the models causes a warning, which names the crew: a run may use another model, and
+    another crew of a configuration file may have it. Other executors may use the further limits of a limiter that they
+    share.
     """
     if limits is None:
         return None
@@ -113,8 +116,8 @@ def limiter_for(limits: Mapping[str, RateLimit] | RateLimiter | None, models: It
 
     for name in limiter.names:
         if name not in applied:
-            text = f"rate_limits[{name!r}] applies to no model of this crew, only to a model that a run names."
-            warn_about(f"{text} {suggest(name, names)}", "rate_limits", name)
+            text = f"rate_limits[{name!r}] applies to no model of the crew {crew!r}, only to a model that a run names."
+            warn_about(f"{text} {suggest(name, names, 'Models of this crew')}", "rate_limits", name)
 
     return limiter
 

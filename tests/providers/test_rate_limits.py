@@ -305,7 +305,7 @@ LIMIT = RateLimit(requests_per_minute=5)
     [
         ("openai:gtp-5", "Did you mean 'openai:gpt-5'"),
         ("openai-responses", "Did you mean"),
-        ("scripted", "Available: anthropic:claude-opus-4-8, openai:gpt-5, openai:gpt-5-mini."),
+        ("scripted", "Models of this crew: anthropic:claude-opus-4-8, openai:gpt-5, openai:gpt-5-mini."),
     ],
 )
 def test_a_limit_that_applies_to_no_model_of_the_crew_causes_a_warning(name: str, hint: str) -> None:
@@ -320,7 +320,7 @@ def test_a_limit_that_applies_to_no_model_of_the_crew_causes_a_warning(name: str
 
     (warning,) = caught
     assert str(warning.message).startswith(
-        f"rate_limits[{name!r}] applies to no model of this crew, only to a model that"
+        f"rate_limits[{name!r}] applies to no model of the crew 'a', only to a model that"
     )
     assert hint in str(warning.message)
     assert warning.filename == __file__
@@ -332,7 +332,7 @@ def test_executors_share_a_limiter_with_the_limits_of_all_their_models() -> None
     CrewExecutor(Agent("a", model="openai:gpt-5"), rate_limits=shared)
     CrewExecutor(Agent("a", model="anthropic:claude-opus-4-8"), rate_limits=shared)
 
-    with pytest.warns(UserWarning, match=r"rate_limits\['openai:gpt-5'\] applies to no model of this crew"):
+    with pytest.warns(UserWarning, match=r"rate_limits\['openai:gpt-5'\] applies to no model of the crew 'a'"):
         CrewExecutor(Agent("a", model="openai:gpt-5-mini"), rate_limits=RateLimiter({"openai:gpt-5": LIMIT}))
 
 
