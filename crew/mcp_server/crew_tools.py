@@ -208,7 +208,7 @@ class CrewTools:
 
     async def _refuse(self, call: _Call, pauses: Sequence[Pause], reason: str) -> CallToolResult:
         """Report that a run waits for an answer that the client can't give."""
-        questions = "\n".join(f"- {pause.text}" for pause in pauses)
+        questions = "\n".join(map(_question_line, pauses))
         text = f"The crew waits for an answer of a person:\n{questions}\n{reason} "
 
         if self._keeps_runs:
@@ -265,6 +265,11 @@ def _description(executor: CrewExecutor) -> str:
     crew = executor.plan.crew
     purposes = [agent.purpose for agent in crew.agents if agent.name == crew.entry_name]
     return " ".join([f"Run the crew {crew.name}.", *purposes])
+
+
+def _question_line(pause: Pause) -> str:
+    choices = f" (one of {', '.join(map(repr, pause.choices))})" if pause.choices else ""
+    return f"- {pause.text}{choices}"
 
 
 def _result(result: RunResult) -> CallToolResult:

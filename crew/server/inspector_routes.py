@@ -11,6 +11,7 @@ from dataclasses import asdict
 from importlib.resources import files
 from mimetypes import guess_type
 from typing import Any
+from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -130,7 +131,7 @@ class InspectorAPI:
         self._context = context
         self._views: OrderedDict[str, RunView] = OrderedDict()
         self._facts: OrderedDict[tuple[str, int], dict[str, Any]] = OrderedDict()
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._replays = asyncio.Semaphore(1)
 
     # ------------------------------------------------------------------------------------------ the page
@@ -218,8 +219,9 @@ class InspectorAPI:
     async def _view(self, record: RunRecord) -> AsyncGenerator[RunView, None]:
         """The view of a run with all stored events that led to this record.
 
-        A large run takes seconds: threads update and read the view, one at a time. A view whose update is cancelled is
-        dropped, because its thread goes on.
+        A large run takes seconds: threads update and read the view, one at a time. A view in use is not in `_views`,
+        so that it is dropped if its reader is cancelled, because the thread goes on. A lock exists as long as a reader
+        holds it or waits for it: readers of one run always have the same lock.
         """
         run_id = record.info.run_id
 
@@ -232,13 +234,11 @@ class InspectorAPI:
                 if await asyncio.to_thread(self._update, view, record, page) < PAGE_EVENTS:
                     break
 
+            yield view
             self._views[run_id] = view
 
             while len(self._views) > MAX_VIEWS:
-                old, _ = self._views.popitem(last=False)
-                self._locks.pop(old, None)
-
-            yield view
+                self._views.popitem(last=False)
 
     def _update(self, view: RunView, record: RunRecord, page: Sequence[StoredEvent]) -> int:
         return view.update(record, self._context.scrub(record.info.crew, page))

@@ -12,7 +12,8 @@ from mcp import Client, MCPError
 from mcp.types import ElicitResult
 from pydantic import BaseModel
 
-from crew import Agent, CrewExecutor, ScriptedProvider
+from crew import Agent, Context, CrewExecutor, ScriptedProvider, tool
+from crew import call as tool_call
 from crew.agents import NeedsApproval, guardrail
 from crew.mcp_server import CrewTools, crew_tools
 from crew.mcp_server.pause_forms import NO_ANSWER, form_answer, form_schema
@@ -140,6 +141,26 @@ async def test_a_client_that_cannot_ask_gets_a_clear_refusal(mode: str) -> None:
     assert "no elicitation" in text
     assert "was cancelled" in text
     assert run.status == "cancelled"
+
+
+async def test_a_question_that_the_client_cannot_ask_is_reported_with_its_choices() -> None:
+    """The person who answers elsewhere has to know them."""
+
+    @tool(asks=True)
+    async def choose(context: Context[None]) -> str:
+        """Ask for a size."""
+        return await context.ask_user("Which size?", choices=["small", "large"])
+
+    model = ScriptedProvider(tool_call("choose"), "Done.")
+
+    async with (
+        CrewExecutor(Agent("clerk", model=model, tools=[choose])) as executor,
+        Client(CrewTools({"support": executor}).server()) as client,
+    ):
+        failed, text = await call(client, "Hi")
+
+    assert failed
+    assert "- Which size? (one of 'small', 'large')\n" in text
 
 
 async def test_a_stored_run_stays_paused_and_can_be_resumed(tmp_path: Any) -> None:

@@ -17,6 +17,7 @@ from crew import Agent, Context, CrewExecutor, ScriptedProvider, call, tool
 from crew.server.access import Token, TokenTable
 from crew.server.application import build_app
 from crew.server.hub import RunHub
+from crew.server.inspector_data import RunView
 from crew.server.inspector_routes import inspector_routes
 from crew.server.runs_api import run_routes
 from crew.server.server_context import ServerContext
@@ -226,6 +227,39 @@ async def test_readers_of_one_run_get_the_same_data() -> None:
         found = await asyncio.gather(*(client.get(f"/inspect/runs/{run_id}") for _ in range(10)))
         [first, *others] = [{**one.json(), "clock": 0} for one in found]
         assert all(other == first for other in others)
+
+
+async def test_a_view_has_one_reader_at_a_time_also_if_others_evict_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads read views: a second reader waits for the first one, whatever other runs are shown meanwhile."""
+    monkeypatch.setattr("crew.server.inspector_routes.MAX_VIEWS", 1)
+    entered, may_end = threading.Semaphore(0), threading.Event()
+    changes = RunView.changes
+
+    def wait(*args: Any, **options: Any) -> Any:
+        found = changes(*args, **options)
+
+        if found["run"]["id"] == "slow":
+            entered.release()
+            assert may_end.wait(60)
+
+        return found
+
+    monkeypatch.setattr(RunView, "changes", wait)
+
+    async with client_of(reader()) as client, asyncio.TaskGroup() as tasks:
+        for key in ("slow", "other"):
+            await run(client, {"Idempotency-Key": key})
+
+        try:
+            readers = [tasks.create_task(client.get("/inspect/runs/slow"))]
+            assert await asyncio.to_thread(entered.acquire, timeout=60)
+            assert (await client.get("/inspect/runs/other")).status_code == 200
+            readers.append(tasks.create_task(client.get("/inspect/runs/slow")))
+            assert not await asyncio.to_thread(entered.acquire, timeout=0.5)
+        finally:
+            may_end.set()
+
+    assert [task.result().status_code for task in readers] == [200, 200]
 
 
 def reading_client(store: SQLiteStore) -> httpx2.AsyncClient:
