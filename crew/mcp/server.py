@@ -20,12 +20,13 @@ from crew.errors import DefinitionError, abbreviate, suggest
 from crew.mcp.http_transport import HttpAddress, http_transport
 from crew.mcp.listing import Listing
 from crew.mcp.pins import PinFile, changed_tools, difference, digest_of, relative_folder, server_key
-from crew.mcp.server_address import command_secrets, command_text, is_sensitive, url_secrets, url_text
+from crew.mcp.server_address import command_secrets, command_text, url_secrets, url_text
 from crew.mcp.server_connection import OpenTransport
 from crew.mcp.server_errors import ServerError, ServerUnavailable
 from crew.mcp.server_session import Session
 from crew.mcp.server_tools import Effect, ToolOptions, server_tools
 from crew.mcp.stdio_process import StdioCommand, TransportWatch, stdio_transport
+from crew.secret_names import is_credential_name
 from crew.settings import HttpUrl, PositiveInt, Seconds, check_settings, setting_problems
 from crew.tools.context import Context
 from crew.tools.tool import TOOL_NAME, Approval, Tool
@@ -291,7 +292,7 @@ def _text(value: str | SecretStr) -> str:
 
 
 def _is_secret(name: str, value: str | SecretStr) -> bool:
-    return not isinstance(value, str) or is_sensitive(name)
+    return not isinstance(value, str) or is_credential_name(name)
 
 
 def _problems(server: MCPServer) -> Iterator[str]:

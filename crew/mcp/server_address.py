@@ -1,31 +1,15 @@
-"""How texts name a server, by its URL or command, without credentials; and which values are credentials."""
+"""How texts name a server, by its URL or command, without credentials; and the credentials in them."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from crew.secret_names import is_credential_name
+
 HIDDEN = "***"
 LONGEST_COMMAND = 200
-
-_WORD_END = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_SENSITIVE_WORD = re.compile(
-    # Also at the end of a word, as in PGPASSWORD and AUTHTOKEN.
-    r"(?:[a-z]*(?:password|passwd|passphrase|secret|token|credential)"
-    r"|(?:api|access|account|auth|private|secret|ssh)?key|(?:ssh)?pass|pwd"
-    r"|o?auth|authorization|authentication|bearer|cookie)s?",
-    re.IGNORECASE,
-)
-
-
-def is_sensitive(name: str) -> bool:
-    """Whether a header, variable, option or parameter of this name holds a credential.
-
-    Whole words count: API_KEY, apiKey and X-Api-Key, but neither KEYBOARD nor GIT_AUTHOR_NAME.
-    """
-    return any(_SENSITIVE_WORD.fullmatch(word) for word in _WORD_END.split(name))
 
 
 def url_text(url: str) -> str:
@@ -43,7 +27,7 @@ def command_text(command: Sequence[str]) -> str:
 def url_secrets(url: str) -> list[str]:
     """The credentials in a URL."""
     parts = urlsplit(url)
-    given = [value for name, value in parse_qsl(parts.query) if is_sensitive(name)]
+    given = [value for name, value in parse_qsl(parts.query) if is_credential_name(name)]
     return [*given, *([unquote(parts.password)] if parts.password else [])]
 
 
@@ -61,9 +45,9 @@ def _split_arguments(command: Sequence[str]) -> Iterator[tuple[str, str]]:
 
         if is_value and not argument.startswith("-"):
             yield HIDDEN, argument
-        elif index and equals and is_sensitive(name):
+        elif index and equals and is_credential_name(name):
             yield f"{name}={HIDDEN}", value
         else:
             yield argument, ""
 
-        is_value = bool(index) and argument.startswith("-") and not equals and is_sensitive(name)
+        is_value = bool(index) and argument.startswith("-") and not equals and is_credential_name(name)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
+from crew.secret_names import SECRET_NAME_PARTS, is_sensitive_name
 from crew.secrets.registry import CURRENT_SECRETS
 
 Redacted: TypeAlias = "bool | int | float | str | list[Redacted] | dict[str, Redacted] | None"
@@ -15,13 +16,6 @@ REDACTED = "[hidden]"
 MAX_CHARS = 10_000
 SEARCH_BEYOND = 2_000
 MAX_DEPTH = 6
-
-_SENSITIVE = (
-    r"pass(?:word|wd|phrase)|secret|api[_-]?key|access[_-]?key|private[_-]?key|authorization|credentials?|cookie"
-)
-_SENSITIVE_NAME = re.compile(
-    rf"(?:{_SENSITIVE}|(?:^|[_-])(?:auth|access|refresh|bearer|api|id|session)?_?token$)", re.IGNORECASE
-)
 
 _KEY_LIKE = re.compile(
     r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic and services with similar keys
@@ -37,7 +31,7 @@ _PIECE = r"\[hidden\]|(?!\[hidden\])[^\s\"'"
 _IN_QUERY = r"(?!(?(query)&[\w.%-]+=|(?!)))"
 _NAMED_VALUE = re.compile(
     r"(?P<name>(?P<query>[?&][\w.%-]*)?"
-    rf"(?:{_SENSITIVE}|\b(?:auth|access|refresh|api|session)_?token|\btoken)(?:\\*[\"'])?\s*[:=]\s*)"
+    rf"(?:{SECRET_NAME_PARTS}|\b(?:auth|access|refresh|api|session)_?token|\btoken)(?:\\*[\"'])?\s*[:=]\s*)"
     # In quotes, perhaps escaped ones: up to the same quotes, or to the end of the text.
     r"(?:(?P<open>\\*[\"'])(?:(?!(?P=open))(?:\\.|.))*(?P<close>(?P=open)|\Z)"
     # Without quotes: up to a space, without closing punctuation; in a URL, up to the next parameter.
@@ -90,11 +84,6 @@ def _redact_once(text: str) -> str:
 
 _redact_cached = lru_cache(maxsize=4_096)(_redact_all)
 """Most short texts are names that repeat."""
-
-
-def is_sensitive_name(name: str) -> bool:
-    """Whether values with this name are secret, such as `password`."""
-    return _SENSITIVE_NAME.search(name) is not None
 
 
 def redact_value(value: object, depth: int = 0) -> Redacted:

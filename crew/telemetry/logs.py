@@ -9,7 +9,8 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from crew.secrets.patterns import REDACTED, is_sensitive_name, redact, redact_value
+from crew.secret_names import is_sensitive_name
+from crew.secrets.patterns import REDACTED, redact, redact_value
 
 if TYPE_CHECKING:  # imported with the first log line, not with this package
     from structlog.stdlib import BoundLogger

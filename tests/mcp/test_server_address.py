@@ -6,8 +6,9 @@ import pytest
 
 from crew import Agent, CrewExecutor, ScriptedProvider
 from crew.mcp import MCPServer
-from crew.mcp.server_address import command_secrets, command_text, is_sensitive, url_text
+from crew.mcp.server_address import command_secrets, command_text, url_secrets, url_text
 from crew.runs.events import Warned
+from crew.secret_names import is_credential_name
 from tests.support.runs import events_of_type, run_and_collect
 
 
@@ -19,6 +20,11 @@ from tests.support.runs import events_of_type, run_and_collect
         (["server", "--token=abc=def", "x"], "server '--token=***' x", ["abc=def"]),
         (["env", "API_TOKEN=abcdefgh", "server"], "env 'API_TOKEN=***' server", ["abcdefgh"]),
         (["server", "--no-auth", "--port", "7"], "server --no-auth --port 7", []),
+        (
+            ["server", "--dbpass=hunter22", "--masterkey", "abc"],
+            "server '--dbpass=***' --masterkey '***'",
+            ["hunter22", "abc"],
+        ),
         (["token-server", "file"], "token-server file", []),
     ],
 )
@@ -37,11 +43,13 @@ def test_command_is_shown_without_the_values_of_sensitive_options(
         *["API_KEY", "apiKey", "X-Api-Key", "APIKey", "APIKEY", "TS_AUTHKEY", "key", "AWS_SECRET_ACCESS_KEY", "keys"],
         *["GITHUB_TOKEN", "AUTHTOKEN", "accessToken", "PGPASSWORD", "MYSQL_PWD", "DB_PASS", "SSHPASS", "passphrase"],
         *["Authorization", "Proxy-Authorization", "x-auth", "OAUTH2_CLIENT", "Cookie", "CREDENTIALS", "clientSecret1"],
+        *["DBPASS", "storepass", "keypass", "AWSSECRETACCESSKEY", "MASTERKEY", "ENCRYPTIONKEY", "appkey", "MYSQLPWD"],
+        *["subscriptionkey", "SECRETKEYBASE", "HTTPAUTH", "basicauth", "passcode", "tokenid", "TOKENVALUE", "APIKEYID"],
     ],
 )
 def test_names_of_credentials_are_known_by_their_words(name: str) -> None:
     """Words end at punctuation, digits and capital letters; some are written together."""
-    assert is_sensitive(name)
+    assert is_credential_name(name)
 
 
 @pytest.mark.parametrize(
@@ -57,13 +65,19 @@ def test_names_of_credentials_are_known_by_their_words(name: str) -> None:
             "PASSENGER",
             "authority",
         ],
+        *["SURVEYMONKEY_URL", "HOTKEYS", "OLDPWD", "authors", "keyframes", "secretaries", "passive", "trespass"],
         *["TOKENIZERS_PARALLELISM", "TURKEY", "keyboardLayout", "SECRETARY", "MODE", "PATH", ""],
     ],
 )
 def test_ordinary_names_are_not_taken_for_credentials(name: str) -> None:
     """Their values would be removed from all messages of the process."""
-    assert not is_sensitive(name)
+    assert not is_credential_name(name)
     assert MCPServer(stdio=["server"], env={name: "Jane Doe"}).secrets == []
+
+
+def test_credentials_in_the_query_of_a_url_are_secrets() -> None:
+    """Also if their names are written in one word."""
+    assert url_secrets("https://host/mcp?appkey=abc&subscriptionkey=def&hotkey=F1&page=2") == ["abc", "def"]
 
 
 def test_long_command_is_cut() -> None:
