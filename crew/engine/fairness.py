@@ -67,8 +67,11 @@ def is_background_task() -> bool:
         return False
 
     tool = reference()
-    is_ended = tool is None or tool.done()
-    return is_ended or (tool is not asyncio.current_task() and tool.get_loop() is asyncio.get_running_loop())
+
+    if tool is None or tool.done():
+        return True
+
+    return tool is not asyncio.current_task() and tool.get_loop() is asyncio.get_running_loop()
 
 
 def leave_runs() -> None:
