@@ -76,8 +76,15 @@ class MemoryStore:
     def hold(self, run_id: str) -> Callable[[], None]:
         """Keep a run beyond its end until the returned function is called, and the next commit drops it."""
         self._held[run_id] += 1
+        is_released = False
 
         def release() -> None:
+            nonlocal is_released
+
+            if is_released:
+                return
+
+            is_released = True
             self._held[run_id] -= 1
 
             if not self._held[run_id]:

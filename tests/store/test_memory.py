@@ -209,14 +209,19 @@ async def test_runs_and_conversations_leave_by_their_age(caplog: pytest.LogCaptu
         await store.events("finished")
 
 
-async def test_commit_of_a_run_that_was_erased_says_so() -> None:
-    """This store has no leases, so it erases runs that are under way, too."""
+async def test_commit_of_a_run_that_was_erased_or_has_finished_says_so() -> None:
+    """This store has no leases, so it erases runs that are under way, too; of finished ones it knows no version."""
     store = MemoryStore()
     await store.commit("r", 0, [event()], state())
     assert await store.forget("r") == 1
 
-    with pytest.raises(RunConflict, match="Run 'r' is not in the store, expected version 1: it was erased"):
+    with pytest.raises(RunConflict, match="Run 'r' has finished or was erased; expected version 1"):
         await store.commit("r", 1, [event()], state())
+
+    await CrewExecutor(Agent("a", model=ScriptedProvider("Hi.")), store=store).execute("Hi", run_id="done")
+
+    with pytest.raises(RunConflict, match="Run 'done' has finished or was erased"):
+        await store.commit("done", 1, [event()], state("done"))
 
 
 async def test_a_run_that_is_held_stays_beyond_its_end() -> None:
@@ -231,8 +236,10 @@ async def test_a_run_that_is_held_stays_beyond_its_end() -> None:
     assert [info.run_id for info in (await store.runs()).runs] == ["two", "held"]
     assert await store.events("held")
     releases[0]()
+    releases[0]()  # without effect: the other one still holds it
     await executor.execute("Hi", run_id="three")
     assert (await store.run("held")).state.run_id == "held"
+    releases[1]()
     releases[1]()
     await executor.execute("Hi", run_id="four")
     assert [info.run_id for info in (await store.runs()).runs] == ["four"]
