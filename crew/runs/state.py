@@ -38,6 +38,7 @@ from crew.runs.steps import (
     RepeatReason,
     RunBranches,
     StopReason,
+    items_of_children,
 )
 from crew.tools.tool import truncate_middle
 
@@ -273,8 +274,10 @@ def pending_pauses(state: RunFields, item: str | None = None) -> tuple[Pause, ..
         case _:
             pass
 
+    items = items_of_children(state.next, state.children, item)
+
     for key, child in state.children.items():
-        found.extend(pending_pauses(child, _item_of_child(state, key, item)))
+        found.extend(pending_pauses(child, items[key]))
 
     return tuple(found)
 
@@ -298,15 +301,9 @@ def find_item(state: RunFields, run_id: str, item: str | None = None) -> str | N
 
     for key, child in state.children.items():
         if f"{run_id}/".startswith(f"{child.run_id}/"):
-            return find_item(child, run_id, _item_of_child(state, key, item))
+            return find_item(child, run_id, items_of_children(state.next, state.children, item)[key])
 
     return None
-
-
-def _item_of_child(state: RunFields, key: str, item: str | None) -> str | None:
-    """The item of a branch, or of the branch around its group; an agent that is called as a tool has its own input."""
-    now = state.next
-    return dict(zip(now.branch_keys, now.items, strict=False)).get(key, item) if isinstance(now, RunBranches) else None
 
 
 def _call_pause(state: RunFields, open: OpenCall) -> Pause:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -185,3 +186,16 @@ Next = Annotated[
     | Finished,
     Discriminator("kind"),
 ]
+
+
+def items_of_children(now: Next, children: Iterable[str], item: str | None) -> dict[str, str | None]:
+    """For each child the item that it works on: that of its branch, or else `item`, of the branch around its group.
+
+    It is None for an agent that is called as a tool, which has its own input.
+    """
+    if not isinstance(now, RunBranches):
+        return dict.fromkeys(children)
+
+    items: dict[str, str | None] = dict.fromkeys(children, item)
+    items.update(zip(now.branch_keys, now.items, strict=False))
+    return items

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from crew import Agent, Crew, CrewExecutor, Limits, Parallel, Route, RunResult, call, handoff
 from crew.errors import UnknownPause
 from crew.interfaces import ModelRequest
+from crew.runs.state import CheckInput, RunBranches, RunState, pending_pauses
 from tests.support.clocks import run_in_virtual_time
 from tests.support.messages import transcript_lines
 from tests.support.providers import CheckedModels
@@ -189,3 +191,26 @@ def test_conversation_continues_after_a_join(models: CheckedModels) -> None:
     assert second.output == "[Results of g]\n## b\nb sees 6.\n\n## b.2\nb sees 6."
     assert len(second.transcript) == 6
     assert all(len(branch.transcript) == 2 for branch in second.branches)
+
+
+class CountedKeys(tuple[str, ...]):
+    """Keys of branches that count how often they are read."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[str]:
+        CountedKeys.reads += 1
+        return super().__iter__()
+
+
+def test_pauses_of_a_fan_out_are_found_in_one_pass_over_its_branches() -> None:
+    """The time grows with the number of branches, not with its square."""
+    given: dict[str, Any] = {"conversation_id": "r", "crew": "c", "agent": "a", "limits": Limits()}
+    keys = CountedKeys(f"b{n}" for n in range(50))
+    CountedKeys.reads = 0
+    now = RunBranches(group="g", branch_keys=keys, items=tuple(f"Item {n}." for n in range(50)))
+    held = CheckInput(guardrails=("check",), held="May it pass?")
+    children = {f"b{n}": RunState(run_id=f"r/b{n}", next=held, **given) for n in range(50)}
+    pauses = pending_pauses(RunState(run_id="r", next=now, children=children, **given))
+    assert [pause.checked for pause in pauses] == [f"Item {n}." for n in range(50)]
+    assert CountedKeys.reads == 1
