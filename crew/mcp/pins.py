@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -189,13 +190,20 @@ def difference(pinned: Pinned, listed: Pinned, names: list[str]) -> str:
 
 def _difference_of(name: str, before: ToolDefinition | None, now: ToolDefinition) -> Iterator[str]:
     yield f"{'new' if before is None else 'changed'} tool {name}:"
-    old = [] if before is None else _lines(before)
+    yield from _changed_lines([] if before is None else before.description.splitlines(), now.description.splitlines())
+    yield from _changed_lines([] if before is None else _schema_lines(before), _schema_lines(now))
 
-    for line in difflib.unified_diff(old, _lines(now), lineterm="", n=2):
-        if not line.startswith(("---", "+++", "@@")):
+
+def _changed_lines(before: list[str], now: list[str]) -> Iterator[str]:
+    """The lines that went and came, with the lines around them; "…" where unchanged lines are left out between."""
+    lines = islice(difflib.unified_diff(before, now, lineterm="", n=2), 2, None)  # without the names of the files
+
+    for number, line in enumerate(lines):
+        if not line.startswith("@@"):
             yield f"  {line}"
+        elif number:
+            yield "  …"
 
 
-def _lines(tool: ToolDefinition) -> list[str]:
-    schema = json.dumps(tool.schema, indent=1, sort_keys=True, ensure_ascii=False)
-    return [*tool.description.splitlines(), *schema.splitlines()]
+def _schema_lines(tool: ToolDefinition) -> list[str]:
+    return json.dumps(tool.schema, indent=1, sort_keys=True, ensure_ascii=False).splitlines()

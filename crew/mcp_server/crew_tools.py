@@ -67,7 +67,7 @@ class CrewTools:
         """The server of the SDK with these tools."""
         from mcp.server import Server
 
-        return Server("crew", on_list_tools=self._list_tools, on_call_tool=self._call_tool)
+        return Server("crew", version=_version(), on_list_tools=self._list_tools, on_call_tool=self._call_tool)
 
     async def _list_tools(self, context: Any, params: Any) -> ListToolsResult:
         from mcp.types import ListToolsResult, Tool
@@ -297,3 +297,13 @@ def _error(text: str) -> CallToolResult:
     from mcp.types import CallToolResult, TextContent
 
     return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
+
+
+def _version() -> str:
+    """The version of the installed distribution; "" if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("crew-executor")
+    except PackageNotFoundError:
+        return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -348,3 +349,10 @@ async def test_structured_output_is_structured_content() -> None:
             result = await client.call_tool("pricer", {"input": "Hi"})
 
         assert (result.is_error, result.structured_content) == (failed, None if failed else {"euros": 3})
+
+
+async def test_the_server_names_its_version() -> None:
+    """Clients show it, and write it to their logs."""
+    async with connected() as (client, _):
+        info = client.server_info
+        assert (info.name, info.version) == ("crew", version("crew-executor"))
