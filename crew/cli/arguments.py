@@ -119,6 +119,7 @@ def _add_run_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--agent", help="the agent that starts (default: the crew's entry)")
     parser.add_argument("--model", metavar="NAME", help="the model of all agents, such as openai:gpt-5-mini")
     parser.add_argument("--rounds", type=int, metavar="N", help="maximum number of model calls (default 200)")
+    _add_metadata(parser, "store this value with the run")
     _add_settings(
         parser, store_help="save the run in this SQLite file or postgresql:// database, so that it can be resumed"
     )
@@ -140,6 +141,7 @@ def _add_chat_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--agent", help="the agent of the first turn (default: the one that answered last)")
     parser.add_argument("--model", metavar="NAME", help="the model of all agents, such as openai:gpt-5-mini")
     parser.add_argument("--rounds", type=int, metavar="N", help="maximum number of model calls a turn (default 200)")
+    _add_metadata(parser, "store this value with each turn")
     parser.add_argument("--quiet", action="store_true", help="print only the answers")
     _add_settings(parser, store_help="keep the conversation in this SQLite file or postgresql:// database")
     parser.set_defaults(function="crew.cli.chat_command:chat_command")
@@ -325,15 +327,19 @@ def _add_inspect_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(function="crew.cli.inspect_command:inspect_command")
 
 
+def _add_metadata(parser: argparse.ArgumentParser, help: str) -> None:
+    parser.add_argument(
+        "--metadata", action="append", default=[], metavar="KEY=VALUE", help=f"{help}, a text or JSON; repeatable"
+    )
+
+
 def _add_store_parsers(subparsers: Subparsers) -> None:
     """Declare the commands that read stored runs, or erase them."""
     runs = _add_store_parser(subparsers, "runs", "list the stored runs", "List the runs of a store, newest first.")
     runs.add_argument("--crew", help="only runs of this crew")
     runs.add_argument("--status", choices=RUN_STATUSES, metavar="STATUS", help=f"only {', '.join(RUN_STATUSES)} runs")
     runs.add_argument("--conversation", type=_id, metavar="ID", help="only runs of this conversation")
-    runs.add_argument(
-        "--metadata", action="append", metavar="KEY=VALUE", help="only runs with this value, a text or JSON; repeatable"
-    )
+    _add_metadata(runs, "only runs with this value")
     runs.add_argument("--since", metavar="TIME", help="only runs updated since 2026-01-31 or 2026-01-31T18:30 (UTC)")
     runs.add_argument("--limit", type=int, default=20, metavar="N", help="runs on one page (default 20)")
     runs.add_argument("--cursor", help="the next page, as the page before printed it")

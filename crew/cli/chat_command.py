@@ -15,7 +15,7 @@ from crew.cli.escaped_output import stdout_is_terminal
 from crew.cli.executor_setup import build_executor, load_runnable, open_run_store, printed_warnings
 from crew.cli.pause_answers import ask_user, print_refusals
 from crew.cli.signals import Terminated, prompt, run_until_signalled
-from crew.cli.store_commands import request_lines
+from crew.cli.store_commands import parse_metadata, request_lines
 from crew.cli.terminal import print_events
 from crew.engine.stream import EventStream
 from crew.errors import CrewError, DefinitionError, InvalidInput, RunError, UnknownRun
@@ -73,6 +73,7 @@ class Chat:
     def __init__(self, executor: CrewExecutor, args: argparse.Namespace) -> None:
         self._executor, self._args = executor, args
         self._id: str = args.conversation or uuid.uuid4().hex
+        self._metadata = parse_metadata(args.metadata)
         self._input = self._run_id = ""
         self._is_open = False
         """Whether the last turn failed, was cancelled or waits for an answer, so that it can be resumed."""
@@ -124,6 +125,7 @@ class Chat:
             conversation=self._id,
             on_paused="cancel",
             agent=self._args.agent,
+            metadata=self._metadata,
             model=self._args.model,
         )
 
@@ -155,9 +157,14 @@ class Chat:
 
         if result.stop_text:
             print(f"crew: stopped: {result.stop_text}", file=sys.stderr)
-        elif not self._args.stream or result.stop_reason != "completed":
+        elif not self._args.stream or result.stop_reason != "completed" or self._is_wrapped(result.agent):
             output = result.output_json()
             print(output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, indent=2), flush=True)
+
+    def _is_wrapped(self, agent: str) -> bool:
+        """Whether the streamed reply has the output inside an object, because its type is no object."""
+        output = self._executor.plan.output_type(agent)
+        return output is not None and output.wrapper is not None
 
     def _resume(self, run_id: str, pauses: tuple[Pause, ...]) -> RunResult | None:
         """Ask the user and resume the turn; ask again if the run does not accept an answer, such as new arguments."""

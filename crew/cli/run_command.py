@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import dataclasses
 import json
-import re
 import shlex
 import sys
 import uuid
@@ -16,6 +15,7 @@ from functools import partial
 from crew.cli.executor_setup import Runnable, load_runnable, open_executor, open_run_store
 from crew.cli.pause_answers import accepted_answers, answer_problem, ask_user, print_choices, print_refusals
 from crew.cli.signals import run_until_signalled
+from crew.cli.store_commands import parse_metadata
 from crew.cli.terminal import print_events
 from crew.engine.stream import EventStream
 from crew.errors import DefinitionError, InvalidInput, RunError, UnknownPause
@@ -25,16 +25,15 @@ from crew.runs.result import RunResult
 from crew.runs.state import Pause, pending_pauses
 from crew.simulator.recording import read_recording
 from crew.store.location import file_problem, open_existing_store
+from crew.store.postgres_url import without_passwords
 from crew.telemetry.text_tree import Tree
-
-_PASSWORD = re.compile(r"(://[^/@:]*:)[^/]*(?=@)|([?&]password=)[^&]*")
-"""The password of a database URL, before the host or as a parameter."""
 
 EXIT_CODES = {"completed": 0, "paused": 3, "limit": 4, "stopped": 5, "cancelled": 130}
 
 
 def run_command(args: argparse.Namespace) -> int:
     """Start a run and return the exit code."""
+    metadata = parse_metadata(args.metadata)
     text = args.input if args.input is not None else _read_input()
     runnable = load_runnable(args)
     # Chosen here, so that the resume command can be printed however the run ends.
@@ -44,7 +43,9 @@ def run_command(args: argparse.Namespace) -> int:
         if args.location is not None and not args.quiet:
             print(f"crew: run {args.run_id}", file=sys.stderr)
 
-        return executor.execute_stream(text.strip("\n"), agent=args.agent, run_id=args.run_id, model=args.model)
+        return executor.execute_stream(
+            text.strip("\n"), agent=args.agent, run_id=args.run_id, metadata=metadata, model=args.model
+        )
 
     return _run_and_report(args, runnable, start)
 
@@ -253,7 +254,7 @@ def _print_command(args: argparse.Namespace, purpose: str, command: str, *answer
 def command_line(args: argparse.Namespace, command: str, target: str, run_id: str, *answers: str) -> str:
     """A command for a run, with the settings of these arguments; the password of the store is not shown."""
     settings = {
-        "--store": None if args.store is None else _PASSWORD.sub(r"\1\2***", args.store),
+        "--store": None if args.store is None else without_passwords(args.store),
         "--config": args.config,
         "--max-messages": args.max_messages,
         "--history": args.history,
@@ -280,7 +281,10 @@ def _print_result(result: RunResult, args: argparse.Namespace) -> int:
     try:
         printed = _result_json(result) if args.json else result.output_json()
         text = printed if isinstance(printed, str) else json.dumps(printed, ensure_ascii=False, indent=2)
-        print(text, flush=True)
+
+        if text or result.stop_reason != "paused":
+            print(text, flush=True)
+
         written = "transcript"
 
         if args.record is not None:

@@ -78,7 +78,7 @@ async def _find_page(store: ScrubbedReader, args: argparse.Namespace) -> RunPage
         status="running" if is_unfinished else args.status,
         conversation=args.conversation,
         since=None if args.since is None else _seconds(args.since),
-        metadata=_metadata(args.metadata or ()),
+        metadata=parse_metadata(args.metadata),
     )
     found: list[StoredRunInfo] = []
     cursor: str | None = args.cursor
@@ -110,7 +110,7 @@ async def _with_status(store: ScrubbedReader, info: StoredRunInfo) -> StoredRunI
     return replace(info, status="interrupted")
 
 
-def _metadata(pairs: Sequence[str]) -> dict[str, JsonValue]:
+def parse_metadata(pairs: Sequence[str]) -> dict[str, JsonValue]:
     """The values by key: JSON, or else texts."""
     found: dict[str, JsonValue] = {}
 

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -42,7 +42,15 @@ def load_crews(target: str, allowed_modules: Sequence[str] | None = None) -> tup
 
 
 def load_targets(target: str, allowed_modules: Sequence[str] | None, *, selects_all: bool) -> Loaded:
-    """Load a crew or an executor; with `selects_all`, all crews of a configuration file without a name."""
+    """Load a crew or an executor; with `selects_all`, all crews of a configuration file without a name.
+
+    Output of the user's modules goes to stderr: stdout is for the output of the command.
+    """
+    with redirect_stdout(sys.stderr):
+        return _load(target, allowed_modules, selects_all=selects_all)
+
+
+def _load(target: str, allowed_modules: Sequence[str] | None, *, selects_all: bool) -> Loaded:
     path, _, name = target.partition(":")
 
     if path.endswith(CONFIG_SUFFIXES):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crew.engine.stream import EventStream
 from crew.messages import ToolCall
 from crew.runs.call_text import argument_lines
 from crew.runs.event_text import event_text
 from crew.runs.events import (
+    AgentPrepared,
     AgentStarted,
     Asked,
     BranchFinished,
@@ -78,6 +79,10 @@ def event_line(event: Event, held: ToolCall | None = None) -> str | None:
     sign, text = SIGNS.get(type(event)) or LEVEL_SIGNS[event.severity], event_text(event)
 
     match event:
+        case AgentPrepared() if not event.prepared.tools:
+            text = ""
+        case Asked() if event.model.startswith("scripted:"):
+            text = event_text(replace(event, model="scripted"))  # the rest of the name is its reply
         case Replied():
             text = shorten(f"{event.agent}: {event.message.text}") if event.message.text else ""
         case ToolsStarted():

@@ -102,8 +102,8 @@ def _agent_text(event: Event) -> str:
         case AgentStarted():
             return f"{event.agent} starts"
         case AgentPrepared():
-            tools = f" ({pluralize(len(event.prepared.tools), 'tool')} of toolsets)" if event.prepared.tools else ""
-            return f"{event.agent} is prepared{tools}"
+            tools = pluralize(len(event.prepared.tools), "tool")
+            return f"{event.agent}: {f'toolsets listed {tools}' if event.prepared.tools else 'instructions resolved'}"
         case ConsentAsked():
             return f"{', '.join(event.consents)} waits for consent"
         case GuardrailChecked():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -50,6 +51,8 @@ SERVER_OPTIONS = (
     "work_mem",
 )
 """Some of the settings of a server that clients change, for hints."""
+
+_PASSWORD = re.compile(r"(://[^/:]*:)[^/]*(?=@)|([?&]\w*password=)[^&]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,11 @@ def address_of(url: str) -> str:
     """The URL without user, password and options."""
     parts = urlsplit(url)
     return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def without_passwords(url: str) -> str:
+    """The URL with *** for each password, before the host or as an option: for commands that are printed."""
+    return _PASSWORD.sub(r"\1\2***", url)
 
 
 def option_problem(url: str, refusal: str) -> str:

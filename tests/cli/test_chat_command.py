@@ -272,3 +272,32 @@ def test_option_that_no_turn_can_have_is_refused_before_the_first_message(
     """The chat does not begin: no prompt, exit code 2."""
     assert main(["chat", str(target), option, value]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_a_terminal_shows_the_output_and_not_only_its_wrapper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The streamed reply of an agent with `output=list[int]` is an object around the list."""
+    path = tmp_path / "wrapped_for_chats.py"
+    path.write_text(
+        "from crew import Agent, ScriptedProvider\n"
+        "agent = Agent('a', model=ScriptedProvider('{\"value\": [1]}'), output=list[int])\n"
+    )
+    monkeypatch.setattr("crew.cli.chat_command.stdout_is_terminal", lambda: True)
+    lines = iter(["hi"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines, None) or _end_input())
+    assert main(["chat", str(path)]) == 0
+    assert capsys.readouterr().out == "[\n  1\n]\n"
+
+
+def test_metadata_is_stored_with_each_turn(
+    target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`crew runs --metadata` finds the turns by it."""
+    options = ["--store", str(target.with_name("runs.db")), "--metadata", "shop=south"]
+    lines = iter(["hi", "ho"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines, None) or _end_input())
+    assert main(["chat", str(target), *options]) == 0
+    capsys.readouterr()
+    assert main(["runs", *options]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3

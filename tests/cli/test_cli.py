@@ -549,3 +549,50 @@ def test_warnings_about_settings_are_printed_once(
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr.count("summarizer of head_tail has no effect") == 1
     assert f"! {config}:4:3: The summarizer" in done.stderr
+
+
+def test_metadata_of_a_run_is_stored(crews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`crew runs --metadata` finds the run by it; a value is a text or JSON."""
+    store = str(tmp_path / "runs.db")
+    options = ["--store", store, "--metadata", "shop=south", "--metadata", "order=17"]
+    assert main(["run", str(crews), "hi", "--quiet", *options]) == 0
+    capsys.readouterr()
+    assert main(["runs", "--json", *options]) == 0
+    [run] = json.loads(capsys.readouterr().out)
+    assert run["metadata"] == {"shop": "south", "order": 17}
+    assert main(["run", str(crews), "hi", "--metadata", "shop"]) == 2
+    assert "--metadata: 'shop' is not KEY=VALUE" in capsys.readouterr().err
+
+
+def test_output_of_the_file_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`crew show FILE > graph.mmd` writes only the graph, also if the file prints something when it is imported."""
+    path = tmp_path / "printing_crew.py"
+    path.write_text("print('loading')\n" + CREW, encoding="utf-8")
+    assert main(["show", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("flowchart")
+    assert err == "loading\n"
+
+
+def test_a_paused_run_without_output_prints_nothing_to_stdout(crews: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty line would be taken for an answer."""
+    assert main(["run", f"{crews}:second", "pay"]) == 3
+    assert capsys.readouterr().out == ""
+
+
+def test_a_scripted_reply_is_not_printed_as_the_name_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """The name of a scripted model is its reply."""
+    assert main(["run", "config.yaml:greeter", "Hello"]) == 0
+    assert "  host asks scripted (1 message)\n" in capsys.readouterr().err
+
+
+def test_resolved_instructions_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are no news to a user."""
+    path = tmp_path / "resolving_crew.py"
+    path.write_text(
+        "from crew import Agent, ScriptedProvider\n"
+        "async def write(context):\n    return 'Serve.'\n"
+        "clerk = Agent('clerk', description='Serves.', instructions=write, model=ScriptedProvider('x'))\n"
+    )
+    assert main(["run", str(path), "hi"]) == 0
+    assert capsys.readouterr().err.splitlines()[:2] == ["● clerk starts", "  clerk asks scripted (1 message)"]

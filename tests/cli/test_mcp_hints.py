@@ -72,6 +72,10 @@ def test_the_command_names_the_crew_and_has_the_settings_of_the_server(
         ("postgresql://crew:topsecret99@127.0.0.1:9/crew", "postgresql://crew:***@127.0.0.1:9/crew"),
         ("postgresql://crew:top@secret99@127.0.0.1:9/crew", "postgresql://crew:***@127.0.0.1:9/crew"),
         ("postgresql://127.0.0.1:9/c?user=u&password=topsecret99", "postgresql://127.0.0.1:9/c?user=u&password=***"),
+        ("postgresql://me@corp:topsecret99@127.0.0.1:9/c", "postgresql://me@corp:***@127.0.0.1:9/c"),
+        ("postgresql://127.0.0.1:9/c?sslpassword=topsecret99", "postgresql://127.0.0.1:9/c?sslpassword=***"),
+        ("postgresql://127.0.0.1:9/c?PASSWORD=topsecret99&user=u", "postgresql://127.0.0.1:9/c?PASSWORD=***&user=u"),
+        ("postgresql://me@127.0.0.1:9/c", "postgresql://me@127.0.0.1:9/c"),
     ],
 )
 def test_the_command_does_not_show_the_password_of_the_database(
