@@ -20,7 +20,9 @@ from crew.errors import DefinitionError
 from crew.history.manifest import expand_manifests
 from crew.messages import AssistantMessage, Manifest, Message
 from crew.models import token_prices
+from crew.runs.event_text import pluralize
 from crew.runs.interfaces import RunPage, RunRecord, StoredRunInfo
+from crew.runs.state import RunState
 from crew.secrets.registry import ExecutorSecrets
 from crew.secrets.scrubbed_reader import ScrubbedReader
 from crew.store.codec import MessageSection, message_sections
@@ -232,7 +234,8 @@ def explain_command(args: argparse.Namespace) -> int:
 
     async def work(store: ScrubbedReader) -> int:
         [*_, run_id] = await find_runs(store, args.run_id)
-        sections = [*message_sections((await store.run(run_id)).state)]
+        state = (await store.run(run_id)).state
+        sections = [*message_sections(state)]
         requests = [
             (section, index)
             for section in sections
@@ -252,10 +255,20 @@ def explain_command(args: argparse.Namespace) -> int:
         requests.sort(key=lambda request: request[0].messages[request[1]].time)
         print(f"request {number} of {len(requests)}")
         known = {message.id: (position, message) for one in sections for position, message in one.numbered()}
-        print("\n".join(request_lines(*requests[number - 1], known)))
+        section, index = requests[number - 1]
+        path = await _asking_run(store, state, index) if section.path == run_id else section.path
+        print("\n".join(request_lines(replace(section, path=path), index, known)))
         return 0
 
     return _with_store(args, work)
+
+
+async def _asking_run(store: ScrubbedReader, state: RunState, index: int) -> str:
+    """The run that made the request with this reply: this run, or an earlier turn that it continues."""
+    while index < state.inherited_messages and state.parent_run:
+        state = (await store.run(state.parent_run)).state
+
+    return state.run_id
 
 
 def request_lines(section: MessageSection, index: int, known: dict[str, tuple[int, Message]]) -> Iterator[str]:
@@ -269,7 +282,7 @@ def request_lines(section: MessageSection, index: int, known: dict[str, tuple[in
     sent = {line.id for line in lines}
     gone = {line.id: line for one in manifests for line in one.removed if line.id not in sent}
     yield f"{section.path} · {manifest.agent} · {manifest.model} · window {manifest.window:,} tokens"
-    sent_text = "1 message" if len(lines) == 1 else f"{len(lines)} messages"
+    sent_text = pluralize(len(lines), "message")
     yield f"{sent_text} sent, {len(gone)} left out since the agent's first request · {_tokens_text(manifest)}"
     yield _prefix_text(manifest, reply.time)
     yield from (f"repaired: {repair}" for repair in manifest.repairs)
@@ -300,12 +313,13 @@ def _tokens_text(manifest: Manifest) -> str:
 def _prefix_text(manifest: Manifest, time: float) -> str:
     """What stays of the prompt cache; if the prefix moved, the tokens that are written again, and their price."""
     if not manifest.moved_by:
-        return f"prefix: unchanged, {manifest.same_messages} messages can be read from the prompt cache"
+        return f"prefix: unchanged, {pluralize(manifest.same_messages, 'message')} can be read from the prompt cache"
 
     if manifest.moved_by == "first request":
         return "prefix: none, this is the first request of the agent"
 
-    kept = f"{manifest.same_messages} messages stay" if manifest.same_messages else "nothing stays"
+    verb = "stays" if manifest.same_messages == 1 else "stay"
+    kept = f"{pluralize(manifest.same_messages, 'message')} {verb}" if manifest.same_messages else "nothing stays"
     tokens = manifest.tokens_estimated - manifest.cached_predicted
     provider, _, model = manifest.model.partition(":")
     prices = token_prices(provider, model, time)

@@ -23,6 +23,7 @@ from crew.runs.events import (
     HandedOff,
     HistoryPruned,
     Paused,
+    QuestionAsked,
     Replied,
     Routed,
     RunFailed,
@@ -172,6 +173,9 @@ class SpanBuilder:
         if name in ON_ROOT:
             return self.root
 
+        if isinstance(event, QuestionAsked) and event.call_id in run.tools:
+            return run.tools[event.call_id].span
+
         return run.group.span if isinstance(event, BranchTimedOut) and run.group is not None else run.request_span
 
     # ------------------------------------------------------------------------------------------ agents and models
@@ -271,6 +275,12 @@ class SpanBuilder:
             self._tree.tool(run, event.agent, began, run.tool_call(result.call_id, result.name), "function")
 
         self._tree.end_tool(run, result, event.at)
+
+    def _question_asked(self, event: QuestionAsked, run: RunSpans) -> None:
+        """End the span of the call, which runs again as another span once the question is answered."""
+        if (open_span := run.tools.pop(event.call_id, None)) is not None:
+            open_span.span.set_attribute(names.STOP_REASON, "paused")
+            self.writer.end(open_span.span, event.at)
 
     # ------------------------------------------------------------------------------------------ handoffs, branches
 
@@ -373,6 +383,7 @@ HANDLERS: dict[type[BaseEvent], Callable[[SpanBuilder, Any, RunSpans], None]] = 
     Replied: SpanBuilder._replied,
     ToolsStarted: SpanBuilder._tools_started,
     ToolReturned: SpanBuilder._tool_returned,
+    QuestionAsked: SpanBuilder._question_asked,
     HandedOff: SpanBuilder._handed_off,
     Routed: SpanBuilder._routed,
     BranchStarted: SpanBuilder._branch_started,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -148,6 +149,7 @@ NOTES: dict[str, Callable[[Attributes], str]] = {
     "crew.retry": lambda attributes: f"retried: {attributes['reason']}",
     "crew.fallback": lambda attributes: f"{attributes['model']} → {attributes['backup']}: {attributes['reason']}",
     "crew.too_long": lambda attributes: "too long, cut further",
+    "crew.question": lambda attributes: "asked",
     "crew.paused": lambda attributes: f"waits for {_pause_reasons(attributes)}",
     "crew.limit_reached": lambda attributes: f"limit: {attributes['limit']}",
     "crew.branch_timed_out": lambda attributes: f"timed out after {attributes['seconds']:g} s",
@@ -156,11 +158,20 @@ NOTES: dict[str, Callable[[Attributes], str]] = {
 
 
 def _lines(span: TextSpan, first: str = "", rest: str = "") -> Iterator[str]:
-    yield f"{first}{'  '.join((span.name, _duration_text(span), *_details(span), *span.notes))}"
+    yield f"{first}{'  '.join((span.name, _duration_text(span), *_details(span), *_notes(span)))}"
 
     for number, child in enumerate(span.children):
         last = number == len(span.children) - 1
         yield from _lines(child, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}")
+
+
+def _notes(span: TextSpan) -> Iterator[str]:
+    """The notes, each once with its number; a run that ended no longer waits."""
+    has_ended = span.attributes.get(names.STOP_REASON, "paused") != "paused"
+
+    for note, count in Counter(span.notes).items():
+        text = note.replace("waits for", "waited for", 1) if has_ended and note.startswith("waits for") else note
+        yield text if count == 1 else f"{text} ({count} times)"
 
 
 def _duration_text(span: TextSpan) -> str:
@@ -198,4 +209,5 @@ def _details(span: TextSpan) -> Iterator[str]:
 def _is_implied(span: TextSpan, outcome: str) -> bool:
     """Whether the line is clear without its outcome: a note has the failure, or a span inside the run completed."""
     is_noted = outcome == "failed" and any(note.startswith("failed: ") for note in span.notes)
+    is_noted = is_noted or (outcome == "paused" and "asked" in span.notes)
     return is_noted or (outcome == "completed" and not span.name.startswith(names.INVOKE_WORKFLOW))

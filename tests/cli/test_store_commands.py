@@ -8,6 +8,7 @@ import shutil
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -328,3 +329,67 @@ async def test_each_message_of_a_conversation_is_exported_once(id: str | None) -
     assert (run["parent_run"], run["inherited_messages"]) == ("turn-2", 6)
     assert messages(rest) == [("turn-3", place) for place in range(8)]
     assert json.loads(json.dumps(rest)) == rest
+
+
+TURNS = """\
+from crew import Agent, Context, ScriptedProvider, call, tool
+
+@tool(asks=True)
+def choose(context: Context) -> str:
+    "Ask twice."
+    return context.ask_user("Which account?") + context.ask_user("A note?")
+
+def reply(request):
+    last = request.messages[-1]
+
+    if last.role == "tool":
+        return "done"
+    if last.text == "choose":
+        return call("choose")
+    if last.text == "fail":
+        raise ValueError("boom")
+
+    return "hello"
+
+agent = Agent("a", model=ScriptedProvider(reply), tools=[choose])
+"""
+
+
+@pytest.fixture
+def turns(tmp_path: Path) -> list[str]:
+    """The arguments of `crew chat` for a stored conversation."""
+    path = tmp_path / "crew_for_turns.py"
+    path.write_text(TURNS, encoding="utf-8")
+    return [str(path), "--store", str(tmp_path / "turns.db"), "--conversation", "c"]
+
+
+def test_explain_names_the_turn_that_made_the_request(
+    turns: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newest turn failed without an answered request: the last request is that of the turn before."""
+    monkeypatch.setattr("sys.stdin", StringIO("one\ntwo\nfail\n"))
+    assert main(["chat", *turns]) == 0
+    capsys.readouterr()
+    runs = json.loads(printed(capsys, "runs", *turns[1:], "--json"))
+    assert [run["status"] for run in runs] == ["failed", "completed", "completed"]
+
+    for request, turn in (("2", runs[1]), ("1", runs[2])):
+        lines = printed(capsys, "explain", "c", *turns[1:3], "--request", request).splitlines()
+        assert lines[0] == f"request {request} of 2"
+        assert lines[1].startswith(f"{turn['run_id']} · a · ")
+
+    assert "prefix: unchanged, 1 message can be read" in printed(capsys, "explain", "c", *turns[1:3])
+
+
+def test_the_tree_of_a_tool_that_asked_has_no_open_calls(
+    turns: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tool runs once for each question and once to its end; the run no longer waits."""
+    monkeypatch.setattr("sys.stdin", StringIO("choose\nsavings\nrent\n"))
+    assert main(["chat", *turns]) == 0
+    capsys.readouterr()
+    lines = printed(capsys, "trace", "c", *turns[1:3]).splitlines()
+    assert lines[0].endswith("  waited for question (2 times)")
+    calls = [line for line in lines if "execute_tool choose" in line]
+    assert [line.endswith("  asked") for line in calls] == [True, True, False]
+    assert "in progress" not in "".join(lines)
