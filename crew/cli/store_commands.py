@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shutil
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from crew.history.manifest import expand_manifests
 from crew.messages import AssistantMessage, Manifest, Message
 from crew.models import token_prices
 from crew.runs.event_text import pluralize
+from crew.runs.events import RunStarted
 from crew.runs.interfaces import RunPage, RunRecord, StoredRunInfo
 from crew.runs.state import RunState
 from crew.secrets.registry import ExecutorSecrets
@@ -32,6 +34,8 @@ from crew.store.run_export import all_events, export_runs, find_runs, info_json
 from crew.telemetry.text_tree import Tree
 
 WIDTH = 100
+INPUT_WIDTH, MIN_INPUT_WIDTH = 60, 30
+"""Of the last column of `crew runs`: without a terminal, and in a narrow one."""
 
 
 def _with_store(
@@ -61,7 +65,7 @@ def runs_command(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps([info_json(info) for info in page.runs], ensure_ascii=False, indent=2))
         else:
-            _print_runs(page.runs)
+            _print_runs(page.runs, [await _input_text(store, info.run_id) for info in page.runs])
 
         if page.cursor is not None:
             print(f"crew: more runs with --cursor '{page.cursor}'", file=sys.stderr)
@@ -140,8 +144,15 @@ def _seconds(text: str) -> float:
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
-def _print_runs(runs: Sequence[StoredRunInfo]) -> None:
-    """A table; with the conversations if a run belongs to one that is not its own."""
+async def _input_text(store: ScrubbedReader, run_id: str) -> str:
+    """The input of a run, which is the last message of its first event."""
+    started = [one.event for one in await store.events(run_id, limit=1)]
+    inputs = [event.messages[-1] for event in started if isinstance(event, RunStarted) and event.messages]
+    return message_text(inputs[0]).strip() if inputs else ""
+
+
+def _print_runs(runs: Sequence[StoredRunInfo], inputs: Sequence[str]) -> None:
+    """A table that fits the terminal; with the conversations if a run belongs to one that is not its own."""
     head = ["run", "status", "crew", "agent", "messages", "updated"]
     rows = [[info.run_id, info.status, info.crew, info.agent, str(info.messages), _time(info.updated)] for info in runs]
 
@@ -149,7 +160,11 @@ def _print_runs(runs: Sequence[StoredRunInfo]) -> None:
         head.append("conversation")
         rows = [[*row, info.conversation_id] for row, info in zip(rows, runs, strict=True)]
 
-    _print_table(head, rows)
+    used = sum(max(map(len, column)) + 2 for column in zip(head, *rows, strict=True))
+    columns = shutil.get_terminal_size((used + INPUT_WIDTH, 0)).columns
+    width = max(columns - used, MIN_INPUT_WIDTH)
+    rows = [[*row, _shorten(text, width)] for row, text in zip(rows, inputs, strict=True)]
+    _print_table([*head, "input"], rows)
 
 
 def _time(seconds: float) -> str:

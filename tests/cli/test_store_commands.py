@@ -147,7 +147,7 @@ def test_runs_are_listed_since_a_time(stored: tuple[str, RunResult], capsys: pyt
 def test_runs_are_listed(stored: tuple[str, RunResult], capsys: pytest.CaptureFixture[str]) -> None:
     """As a table, newest first, or as JSON; a page at a time."""
     head, first, second = printed(capsys, "runs", "--store", stored[0]).splitlines()
-    assert head.split() == ["run", "status", "crew", "agent", "messages", "updated"]
+    assert head.split() == ["run", "status", "crew", "agent", "messages", "updated", "input"]
     assert (first.split()[:3], second.split()[:3]) == (["s", "completed", "other"], ["r", "completed", "search"])
     listed = json.loads(printed(capsys, "runs", "--store", stored[0], "--crew", "search", "--json"))
     assert [info["run_id"] for info in listed] == ["r"]
@@ -298,7 +298,8 @@ def test_commands_accept_the_id_of_a_conversation(tmp_path: Path, capsys: pytest
     """It stands for its newest run, in an export for all its runs; the list of runs names the conversation."""
     file = asyncio.run(conversation_file(tmp_path / "runs.db"))
     head, first, _ = printed(capsys, "runs", "--store", file).splitlines()
-    assert (head.split()[-1], first.split()[0], first.split()[-1]) == ("conversation", "turn-1", "customer-42")
+    assert head.split()[-2:] == ["conversation", "input"]
+    assert (first.split()[0], first.split()[-3:]) == ("turn-1", ["customer-42", "Question", "1."])
     transcript = printed(capsys, "transcript", "customer-42", "--store", file)
     assert "Question 0." in transcript
     assert "Again." in transcript
@@ -379,6 +380,20 @@ def test_explain_names_the_turn_that_made_the_request(
         assert lines[1].startswith(f"{turn['run_id']} · a · ")
 
     assert "prefix: unchanged, 1 message can be read" in printed(capsys, "explain", "c", *turns[1:3])
+
+
+def test_runs_are_listed_with_the_start_of_their_input(
+    turns: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line as wide as the terminal; each turn has its own."""
+    monkeypatch.setattr("sys.stdin", StringIO(f"one\n{'where is it? ' * 30}\n"))
+    assert main(["chat", *turns]) == 0
+    capsys.readouterr()
+    monkeypatch.setenv("COLUMNS", "160")
+    _, second, first = printed(capsys, "runs", *turns[1:3]).splitlines()
+    assert first.endswith("  one")
+    assert "  where is it? where is it? " in second
+    assert (len(second), second[-1]) == (160, "…")
 
 
 def test_the_tree_of_a_tool_that_asked_has_no_open_calls(
