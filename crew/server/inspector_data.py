@@ -21,9 +21,13 @@ from crew.server.inspector_pauses import pause_json
 from crew.server.inspector_threads import Thread, sections
 from crew.server.inspector_timeline import Timeline
 from crew.store.codec import encode_messages
+from crew.transitions.plan import Plan
 
 DEFAULT_PRICES = ("anthropic", "claude-sonnet-4-5")
 """The model whose prices a what-if assumes where those of the run are unknown."""
+
+MAX_LISTED_GOAL = 80
+"""The characters of the input that a list of runs shows."""
 
 
 class RunView:
@@ -60,16 +64,18 @@ class RunView:
 
         return len(ready)
 
-    def changes(self, after: Cursor | None, status: str, *, may_answer: bool = False) -> dict[str, Any]:
+    def changes(
+        self, after: Cursor | None, status: str, *, may_answer: bool = False, plan: Plan | None = None
+    ) -> dict[str, Any]:
         """The facts of the run, and the messages, requests and spans that changed after a cursor; None: all.
 
-        `may_answer`: whether the reader may answer pauses.
+        `may_answer`: whether the reader may answer pauses. `plan`: the crew, if the service has it.
         """
         assert self._record is not None
         timeline = self._timeline
         return {
             "cursor": None if self.cursor is None else str(self.cursor),
-            "run": self._facts(self._record, status, may_answer=may_answer),
+            "run": self._facts(self._record, status, plan, may_answer=may_answer),
             "prices": self._prices(),
             "threads": [self._thread(thread, after) for thread in timeline.threads],
             "spans": timeline.spans.changed_after(after),
@@ -93,7 +99,7 @@ class RunView:
         at = item["at"]
         return {**item, "at": None if at is None else self._timeline.seconds(at)}
 
-    def _facts(self, record: RunRecord, status: str, *, may_answer: bool) -> dict[str, Any]:
+    def _facts(self, record: RunRecord, status: str, plan: Plan | None, *, may_answer: bool) -> dict[str, Any]:
         info, state, timeline = record.info, record.state, self._timeline
         start, failure = timeline.start, timeline.failure
         stopped = state.next if isinstance(state.next, Finished) else None
@@ -119,7 +125,7 @@ class RunView:
             "error": None if failure is None or stopped else {"type": failure.error_type, "text": failure.error},
             "stopped_by": None if limit is None else asdict(limit),
             "metadata": {key: value for key, value in info.metadata.items() if not key.startswith(RESERVED_PREFIX)},
-            "pauses": [pause_json(pause, may_answer=may_answer) for pause in pending_pauses(state)],
+            "pauses": [pause_json(pause, plan, may_answer=may_answer) for pause in pending_pauses(state)],
             "in_doubt": [asdict(doubt) for doubt in state.in_doubt],
             "traceparent": state.traceparent,
         }
@@ -176,6 +182,22 @@ def goal_text(state: RunState) -> str:
     """The input of this run."""
     goal = next((message for message in state.transcript if message.id == state.history.goal), None)
     return goal.text[:2_000] if isinstance(goal, UserMessage) else ""
+
+
+def list_facts(state: RunState, last_at: float) -> dict[str, Any]:
+    """What a list of runs shows of a run: usage, the reasons of its pauses, and the active time, without waiting.
+
+    `last_at` is the time of the last stored event: those of a failed attempt are not in the state.
+    """
+    reasons = [pause.reason for pause in pending_pauses(state)]
+    found, since = totals(state), max(0.0, last_at - state.last_event_at)
+    return {
+        "tokens": found["in"] + found["out"],
+        "cost": found["cost"],
+        "pauses": reasons,
+        "goal": goal_text(state)[:MAX_LISTED_GOAL],
+        "seconds": round(state.active_seconds + (0.0 if reasons else since), 3),
+    }
 
 
 def totals(state: RunState) -> dict[str, Any]:

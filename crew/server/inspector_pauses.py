@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from crew.runs.answers import is_approval
 from crew.runs.call_text import argument_lines
 from crew.runs.state import Pause
+from crew.transitions.plan import Plan
 
 
-def pause_json(pause: Pause, *, may_answer: bool) -> dict[str, Any]:
+def pause_json(pause: Pause, plan: Plan | None, *, may_answer: bool) -> dict[str, Any]:
     """A question that the run waits for, with everything that a person needs in order to answer it.
 
-    A reply that is not accepted yet is shown to those who may answer.
+    A reply that is not accepted yet is shown to those who may answer. `types` are the JSON types of each argument, if
+    the plan has the tool.
     """
     call = pause.call
     return {
@@ -25,10 +28,38 @@ def pause_json(pause: Pause, *, may_answer: bool) -> dict[str, Any]:
         "call": None if call is None else call.id,
         "raw": None if call is None else call.arguments,
         "arguments": pause.arguments,
+        "types": argument_types(pause, plan),
         "effect": pause.effect,
         "choices": list(pause.choices),
         "checked": pause.checked if may_answer else "",
     }
+
+
+def argument_types(pause: Pause, plan: Plan | None) -> dict[str, list[str]]:
+    """The JSON types that the schema of the tool accepts, by argument; empty if the plan does not have the tool."""
+    toolkit = None if plan is None else plan.toolkits.get(pause.agent)
+
+    if toolkit is None or pause.call is None:
+        return {}
+
+    schema = next((spec.parameters for spec in toolkit.specs if spec.name == pause.call.name), {})
+    definitions = schema.get("$defs", {})
+    return {name: sorted(_json_types(one, definitions)) for name, one in schema.get("properties", {}).items()}
+
+
+def _json_types(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int = 8) -> set[str]:
+    """The JSON types that a schema accepts; empty if it accepts any, or does not say."""
+    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+
+    if name in definitions and depth:
+        return _json_types(definitions[name], definitions, depth - 1)
+
+    if named := schema.get("type"):
+        return {named} if isinstance(named, str) else {*named}
+
+    options = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    found = [_json_types(one, definitions, depth - 1) for one in options if depth]
+    return {one for types in found for one in types} if all(found) else set()
 
 
 def question_text(pause: Pause) -> str:

@@ -18,19 +18,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crew.runs.events import RunFinished
+from crew.messages import UserMessage
+from crew.runs.events import RunFinished, RunStarted
 from crew.runs.interfaces import Cursor, RunRecord, StoredEvent, StoredRunInfo
-from crew.runs.state import pending_pauses
 from crew.server.access import Principal
 from crew.server.http_errors import HTTPError
 from crew.server.inspector_data import (
+    MAX_LISTED_GOAL,
     RunView,
     find_message,
+    list_facts,
     message_bytes,
     recording_json,
     search_messages,
     to_json_in_parts,
-    totals,
 )
 from crew.server.inspector_instructions import describe_head
 from crew.server.inspector_what_if import describe, replay
@@ -43,6 +44,8 @@ from crew.server.server_context import ServerContext
 PAGE_EVENTS = 2_000
 MAX_VIEWS = 24
 MAX_FACTS = 2_000
+MAX_LISTED_MESSAGES = 500
+"""Reading the state of a run with more messages takes too long for a list of runs."""
 NO_STORE = {"Cache-Control": "no-store"}
 STATIC = files("crew.server") / "static"
 SECURITY_HEADERS = {
@@ -130,7 +133,7 @@ class InspectorAPI:
     def __init__(self, context: ServerContext) -> None:
         self._context = context
         self._views: OrderedDict[str, RunView] = OrderedDict()
-        self._facts: OrderedDict[tuple[str, int], dict[str, Any]] = OrderedDict()
+        self._facts: OrderedDict[tuple[str, int, str], dict[str, Any]] = OrderedDict()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._replays = asyncio.Semaphore(1)
 
@@ -172,7 +175,7 @@ class InspectorAPI:
 
     async def _run_facts(self, info: StoredRunInfo) -> dict[str, Any]:
         status = await self._context.status(info)
-        key = (info.run_id, info.version)
+        key = (info.run_id, info.version, status)
         facts = self._facts.get(key)
 
         if facts is None:
@@ -184,30 +187,35 @@ class InspectorAPI:
         return self._context.scrub(info.crew, {**asdict(run_facts(info, status)), **facts})
 
     async def _read_facts(self, info: StoredRunInfo) -> dict[str, Any]:
-        """The usage of a run: of a finished one from its last event, else from its state."""
-        last = await self._context.reader.events(info.run_id, Cursor(info.version, -1), 100)
+        """The usage, input and active time of a run from its state; of a long finished one, from its events.
+
+        Those events do not have the active time: it is None.
+        """
+        events = self._context.reader.events
+        last = await events(info.run_id, Cursor(info.version, -1), 100)
         ended = next((one.event for one in reversed(last) if isinstance(one.event, RunFinished)), None)
 
-        if ended is not None:
-            tokens, cost, pauses = ended.usage.total_tokens, ended.usage.cost, 0
-        else:
+        if ended is None or info.messages <= MAX_LISTED_MESSAGES:
             record = await self._context.reader.run(info.run_id)
-            found = totals(record.state)
-            tokens, cost, pauses = found["in"] + found["out"], found["cost"], len(pending_pauses(record.state))
+            return list_facts(record.state, max((one.event.at for one in last), default=0.0))
 
-        return {"tokens": tokens, "cost": cost, "pauses": pauses}
+        first = await events(info.run_id, None, 1)
+        inputs = [one.event.messages[-1] for one in first if isinstance(one.event, RunStarted)]
+        goal = next((one.text[:MAX_LISTED_GOAL] for one in inputs if isinstance(one, UserMessage)), "")
+        usage = ended.usage
+        return {"tokens": usage.total_tokens, "cost": usage.cost, "pauses": [], "goal": goal, "seconds": None}
 
     async def read(self, request: Request, principal: Principal) -> Response:
         """A run: what changed after a cursor, or all of it."""
         query = read_query(request, ReadQuery)
         record = await self._context.run(principal, path_id(request))
         status, after = await self._context.status(record.info), parse_cursor(query.after)
-        may_answer = principal.may("approve")
+        may_answer, plan = principal.may("approve"), self._context.plan(record.info.crew)
 
         def encode(view: RunView) -> bytes:
             # With the cursor of another store, the page gets everything.
             known = after if after is not None and view.cursor is not None and after <= view.cursor else None
-            changes = view.changes(known, status, may_answer=may_answer)
+            changes = view.changes(known, status, may_answer=may_answer, plan=plan)
             return to_json_in_parts({**changes, "clock": time.time()})
 
         async with self._view(record) as view:

@@ -162,17 +162,61 @@ def test_an_answer_is_repeated_only_while_the_run_is_being_resumed(
 
 
 def test_arguments_can_be_edited_before_they_are_approved(visit: Visit, service: str) -> None:
-    """The tool runs with the edited arguments; a value that is not JSON is refused in the form."""
-    page = opened(visit, start(service, "pay the bill"), status="paused")
+    """Text needs no quotes, other fields are read by the types of the tool's schema; JSON is for lists and objects."""
+    page = opened(visit, start(service, "order it"), status="paused")
     page.keyboard.press("e")
-    field = page.locator("[data-argument=amount]")
-    field.fill("4x")
-    page.get_by_role("button", name="Approve with these arguments").click()
-    assert visit.figure("document.querySelector('[data-argument=amount]').validity.customError")
-    field.fill("80")
+    expect(page.locator("[data-argument=item]")).to_have_value("17")
+    page.locator("[data-argument=item]").fill("18")
+    page.locator("[data-argument=express]").select_option("true")
+    page.locator("[data-argument=note]").fill("")
+    page.locator("[data-argument=sizes]").fill("[1, 2]")
+    page.locator("[data-argument=pieces]").fill("3")
     page.get_by_role("button", name="Approve with these arguments").click()
     expect(page.locator("#head .chip")).to_contain_text("completed")
-    expect(page.locator("#msgs")).to_contain_text("80 paid to Anna")
+    expect(page.locator("#msgs")).to_contain_text("('18', 3, True, None, [1, 2])")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "accepted"),
+    [
+        ("pieces", "lots", "Enter a whole number, such as 90."),
+        ("pieces", "2.5", "Enter a whole number, such as 90."),
+        ("sizes", "1, 2", "Enter a JSON list, such as [1, 2]."),
+    ],
+)
+def test_an_invalid_argument_is_reported_below_its_field(
+    visit: Visit, service: str, name: str, text: str, accepted: str
+) -> None:
+    """It says what is accepted, covers nothing, and disappears with the next valid text."""
+    page = opened(visit, start(service, "order it"), status="paused")
+    page.keyboard.press("e")
+    field = page.locator(f"[data-argument={name}]")
+    problem = page.locator(f"#dock dd[data-name={name}] .problem")
+    field.fill(text)
+    page.get_by_role("button", name="Approve with these arguments").click()
+    expect(problem).to_have_text(accepted)
+    expect(field).to_be_focused()
+    expect(field).to_have_attribute("aria-invalid", "true")
+    field.fill("[1]" if name == "sizes" else "7")
+    expect(problem).to_be_empty()
+    page.get_by_role("button", name="Approve with these arguments").click()
+    expect(page.locator("#head .chip")).to_contain_text("completed")
+
+
+def test_an_argument_that_the_server_refuses_is_reported_below_its_field(visit: Visit, service: str) -> None:
+    """The form stays as it was written, and can be sent again."""
+    page = opened(visit, start(service, "order it"), status="paused")
+    page.keyboard.press("e")
+    page.locator("[data-argument=sizes]").fill('["large"]')
+    page.get_by_role("button", name="Approve with these arguments").click()
+    expect(page.locator("#dock dd[data-name=sizes] .problem")).to_contain_text("valid integer")
+    expect(page.locator("#dock > .problem")).to_contain_text("order does not accept these arguments")
+    expect(page.locator("#toast")).not_to_have_class(re.compile("on"))
+    visit.problems.clear()  # the browser reports the refused request
+    page.locator("[data-argument=sizes]").fill("[5]")
+    page.get_by_role("button", name="Approve with these arguments").click()
+    expect(page.locator("#head .chip")).to_contain_text("completed")
+    expect(page.locator("#msgs")).to_contain_text("[5])")
 
 
 def test_a_refusal_carries_its_reason_to_the_model(visit: Visit, service: str) -> None:
@@ -181,8 +225,72 @@ def test_a_refusal_carries_its_reason_to_the_model(visit: Visit, service: str) -
     page.keyboard.press("x")
     page.locator("#dock textarea").fill("It was paid in cash.")
     page.get_by_role("button", name="Refuse", exact=True).click()
+    expect(page.locator("#toast")).to_have_text("Refused pay")
     expect(page.locator("#head .chip")).to_contain_text("completed")
     expect(page.locator("#msgs")).to_contain_text("It was paid in cash.")
+    expect(page.locator("#tree .k-held .badge.bad")).to_have_text("refused")
+    assert is_whole(page, "#tree .k-held .badge")
+
+
+def is_whole(page: Page, selector: str) -> bool:
+    """Whether the text of all these elements is within them and their nearest parents that clip it."""
+    script = """found => found.every(e => { const box = e.getBoundingClientRect();
+        if (e.scrollWidth > e.clientWidth + 1 || e.scrollHeight > e.clientHeight + 1) return false;
+        for (let up = e.parentElement; up; up = up.parentElement) {
+            const outer = up.getBoundingClientRect();
+            if (getComputedStyle(up).overflowX === 'visible') continue;
+            if (box.right > outer.right + 1 || box.bottom > outer.bottom + 1) return false;
+        }
+        return true; })"""
+    return bool(page.locator(selector).evaluate_all(script))
+
+
+@pytest.mark.parametrize("width", [390, 900, 1024, 1280, 1440])
+def test_legends_switches_and_answers_are_whole_at_any_width(visit: Visit, service: str, width: int) -> None:
+    """Nothing that names a state is cut: the legend gets a line of its own, and long names are cut instead."""
+    page = opened(visit, start(service, "book a room"), status="paused")
+    page.locator("#dock").get_by_role("button", name="garden").click()
+    expect(page.locator("#tree .k-held.is-over .badge")).to_have_text("answered")
+    page.set_viewport_size({"width": width, "height": 800})
+    page.wait_for_timeout(300)
+
+    try:
+        shown = ["#ct1 > *", "#mode button"] + ([] if width < 860 else ["#fit button", "#foldall"])
+        assert [one for one in [*shown, "#tree .badge"] if not is_whole(page, one)] == []
+    finally:
+        page.set_viewport_size({"width": 1440, "height": 900})
+
+
+def test_the_rail_tells_runs_apart(visit: Visit, service: str) -> None:
+    """By the start of their input, by what they wait for, and by their active time, as the header has it."""
+    approval = start(service, "pay the bill of the hotel in Rome")
+    question = start(service, "book a room with a view")
+    page = opened(visit, approval, status="paused")
+    expect(page.locator(f"#run-{approval} .goal")).to_have_text("pay the bill of the hotel in Rome")
+    expect(page.locator(f"#run-{approval} .badge")).to_have_text("1 approval")
+    expect(page.locator(f"#run-{question} .badge")).to_have_text("1 question")
+    page.wait_for_timeout(1_500)  # it waits, and its active time stays as it is
+    page.locator("#approve").click()
+    expect(page.locator("#head .chip")).to_contain_text("completed")
+    expect(page.locator(f"#run-{approval} .badge")).to_have_count(0)
+    active = page.locator("#duration").inner_text().partition(" + ")[0]
+    expect(page.locator(f"#run-{approval}")).to_contain_text(f" · {active}")
+
+
+def test_the_parts_of_a_request_add_up(visit: Visit, service: str) -> None:
+    """The tokens of instructions and messages are those that the bill has in total, also in a first request."""
+    page = opened(visit, start(service, "chat about it"), "#request-1")
+    expect(page.locator("#rq")).to_contain_text("tokens")
+    total = int(re.findall(r"([\d,]+) tokens", page.locator("#rq").inner_text())[0].replace(",", ""))
+    sizes = page.locator("#msgs .tk").all_inner_texts()[:2]
+    assert sum(int(size.replace("≈", "").replace(",", "")) for size in sizes) == total
+    page.locator("#msgs .row", has_text="instructions and tools").click()
+    detail = page.locator("#detail")
+    expect(detail.locator(".toolsizes")).to_be_visible()
+    parts = [*detail.locator(".toolsizes dd").all_inner_texts(), *detail.locator("header").first.all_inner_texts()]
+    figures = [int(found) for part in parts for found in re.findall(r"≈ (\d+)", part)]
+    whole = int(sizes[0].replace("≈", "").replace(",", ""))
+    assert abs(sum(figures) - whole) <= len(figures)
 
 
 def test_a_question_of_a_tool_is_answered_by_choice_or_text(visit: Visit, service: str) -> None:
@@ -193,6 +301,12 @@ def test_a_question_of_a_tool_is_answered_by_choice_or_text(visit: Visit, servic
     expect(page.locator("#tree .k-held")).to_contain_text("answer")
     dock.get_by_role("button", name="garden").click()
     expect(dock).to_contain_text("When do they arrive?")
+    expect(page.locator("#toast")).to_have_text("Answered book: garden")
+    header, toast = page.locator("#head").bounding_box(), page.locator("#toast").bounding_box()
+    assert header is not None
+    assert toast is not None
+    assert toast["y"] > header["y"] + header["height"]
+    expect(dock.locator(".since")).to_have_text(re.compile(r"^\d\.\d s ago$"))  # the time goes on without events
     dock.locator("textarea").fill("Monday")
     page.locator("#head h1").click()
     page.evaluate("import('/static/state.js').then(state => state.emit('view', { keep: true }))")
@@ -245,6 +359,18 @@ def test_a_guardrail_asks_about_input_and_calls(visit: Visit, service: str) -> N
     expect(rows.filter(has_text="small_amounts")).to_contain_text("transfer: Is this amount right?")
     expect(rows.filter(has_text="no_cards")).to_contain_text("rewritten")
     expect(page.locator("#tree .k-held").last).to_contain_text("refused")
+
+
+def test_a_reply_that_a_guardrail_asks_about_is_shown_as_text(visit: Visit, service: str) -> None:
+    """Whoever approves it has to read it: whole, with control characters as symbols, and without effect."""
+    page = opened(visit, start(service, "attack", agent="guarded"), status="paused")
+    checked = page.locator("#dock pre.raw")
+    expect(page.locator("#dock")).to_contain_text("May this be sent?")
+    expect(checked).to_contain_text("<script>window.attacked = 1</script><img src=x onerror=")
+    expect(checked).to_contain_text("⟨U+202E⟩esrever⟨U+202C⟩ ␛[31mred␛[0m ␇ zero⟨U+200B⟩width")
+    assert visit.figure("[window.attacked, document.querySelectorAll('#dock pre *, img').length]") == [None, 0]
+    page.locator("#approve").click()
+    expect(page.locator("#head .chip")).to_contain_text("completed")
 
 
 def test_decisions_of_guardrails_are_in_the_tree(visit: Visit, service: str) -> None:
@@ -398,7 +524,7 @@ def test_a_request_shows_the_instructions_of_its_agent(visit: Visit, service: st
     page.locator("#msgs .row", has_text="instructions and tools").click()
     detail = page.locator("#detail")
     expect(detail.locator("pre")).to_have_text("Work.")
-    expect(detail).to_contain_text("about 2 tokens")
+    expect(detail).to_contain_text(re.compile(r"≈ \d tokens"))
     expect(detail.locator(".toolsizes")).to_contain_text("look")
     page.wait_for_url(re.compile(r"#request-3/instructions$"))
     run_id = start(service, "List them.", agent="connected", metadata={"customer": "Anna <b>Smith</b>"})
@@ -626,6 +752,7 @@ def test_a_stored_file_is_shown_read_only(browser: Browser, tmp_path: Path) -> N
         store = SQLiteStore(path)
         agent = Agent("clerk", model=ScriptedProvider(call("pay", amount=3)), tools=[pay])
         await CrewExecutor(agent, store=store).execute("Pay.", run_id="paused")
+        await CrewExecutor(desk_crew, store=store).execute("book a room", run_id="asks")
         store.close()
 
     in_thread(pause())
@@ -635,6 +762,9 @@ def test_a_stored_file_is_shown_read_only(browser: Browser, tmp_path: Path) -> N
         expect(page.locator("#connection")).to_contain_text("read-only")
         expect(page.locator("#dock")).to_contain_text("Read-only")
         assert page.locator("#dock .btn.prime, #head .top .btn:has-text('Cancel')").count() == 0
+        page = opened(visit, "asks", status="paused")
+        expect(page.locator("#dock .choices li")).to_have_text(["garden", "street"])
+        assert page.locator("#dock .acts button").count() == 0
         refused = page.evaluate(
             "fetch('/runs/paused/answers', {method: 'POST', body: '{\"answers\": {}}'}).then(r => r.status)"
         )

@@ -113,7 +113,65 @@ async def test_a_principal_sees_only_its_own_runs() -> None:
         assert (await client.get("/inspect/conversations/chat", headers=ben)).status_code == 404
         assert (await client.get("/inspect/runs", headers=ben)).json()["runs"] == []
         [listed] = (await client.get("/inspect/runs", headers=anna)).json()["runs"]
-        assert (listed["run_id"], listed["pauses"], listed["tokens"] > 0) == (run_id, 0, True)
+        assert (listed["run_id"], listed["pauses"], listed["tokens"] > 0) == (run_id, [], True)
+
+
+async def test_a_list_of_runs_tells_them_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has the start of its input and its active time; a long run, whose state takes long to read, has no time."""
+    async with client_of(reader()) as client:
+        run_id = await run(client, input="Find the words. " * 20)
+        [listed] = (await client.get("/inspect/runs")).json()["runs"]
+        shown = (await client.get(f"/inspect/runs/{run_id}")).json()["run"]
+        assert listed["goal"] == ("Find the words. " * 5)
+        assert listed["seconds"] == pytest.approx(shown["seconds"], abs=0.01)
+        monkeypatch.setattr("crew.server.inspector_routes.MAX_LISTED_MESSAGES", 2)
+        again = await run(client, input="Find the words again.")
+        [newest, _] = (await client.get("/inspect/runs")).json()["runs"]
+        assert (newest["run_id"], newest["goal"]) == (again, "Find the words again.")
+        assert (newest["seconds"], newest["pauses"], newest["tokens"] > 0) == (None, [], True)
+
+
+async def test_the_active_time_of_a_failed_run_has_its_last_attempt() -> None:
+    """The state of a run ends with its last commit; list and page count the time until it failed."""
+
+    class Broken(ScriptedProvider):
+        async def complete(self, request: Any, on_delta: Any = None) -> Any:
+            await asyncio.sleep(0.05)
+            raise ValueError("broken")
+
+    async with client_of(CrewExecutor(Agent("reader", model=Broken("")))) as client:
+        run_id = await run(client)
+        [listed] = (await client.get("/inspect/runs")).json()["runs"]
+        shown = (await client.get(f"/inspect/runs/{run_id}")).json()["run"]
+
+    assert (listed["status"], shown["status"]) == ("failed", "failed")
+    assert listed["seconds"] == pytest.approx(shown["seconds"], abs=0.01)
+    assert listed["seconds"] >= 0.05
+
+
+async def test_a_call_that_waits_names_the_types_of_its_arguments() -> None:
+    """By the schema of the tool, so that a form knows that "17" is a text; a type that is not known is left out."""
+
+    @tool(approval=True)
+    def order(item: str, count: int, note: str | None, sizes: list[int], extra: Any) -> str:
+        """Order something."""
+        return item
+
+    arguments = {"item": "17", "count": 2, "note": None, "sizes": [1], "extra": 1}
+    model = ScriptedProvider(call("order", **arguments))
+    async with client_of(CrewExecutor(Agent("clerk", model=model, tools=[order]))) as client:
+        run_id = await run(client)
+        [listed] = (await client.get("/inspect/runs")).json()["runs"]
+        [pause] = (await client.get(f"/inspect/runs/{run_id}")).json()["run"]["pauses"]
+
+    assert listed["pauses"] == ["approval"]
+    assert pause["types"] == {
+        "item": ["string"],
+        "count": ["integer"],
+        "note": ["null", "string"],
+        "sizes": ["array"],
+        "extra": [],
+    }
 
 
 async def test_a_page_reads_only_what_changed_since_its_cursor() -> None:

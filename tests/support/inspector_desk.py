@@ -105,6 +105,20 @@ async def hostile(text: str) -> str:
 
 
 @tool(effect="write", approval="always")
+async def order(item: str, pieces: int, express: bool, note: str | None, sizes: list[int]) -> str:
+    """Order something.
+
+    Args:
+        item: What to order.
+        pieces: How many.
+        express: Whether it is urgent.
+        note: A note for the shop.
+        sizes: The sizes.
+    """
+    return repr((item, pieces, express, note, sizes))
+
+
+@tool(effect="write", approval="always")
 async def pay(to: str, amount: int, reference: str) -> str:
     """Pay a bill.
 
@@ -126,6 +140,12 @@ def reply(request: ModelRequest) -> ScriptLine:
             return f"Done: {results[-1].results[0].text}"
 
         return call("pay", to="Anna", amount=500, reference="invoice 17")
+
+    if goal.startswith("order"):
+        if results:
+            return f"Done: {results[-1].results[0].text}"
+
+        return call("order", item="17", pieces=2, express=False, note="Call first.\nThen ring.", sizes=[1])
 
     if goal.startswith("book"):
         return f"Done: {results[-1].results[0].text}" if results else call("book", guest="Anna")
@@ -185,8 +205,11 @@ def small_amounts(context: Context[Any], made: GuardedCall) -> NeedsApproval | R
 
 
 @guardrail("output")
-def no_cards(context: Context[Any], text: str) -> Rewritten | None:
-    """Hides numbers of cards."""
+def no_cards(context: Context[Any], text: str) -> NeedsApproval | Rewritten | None:
+    """Hides numbers of cards, and asks about markup."""
+    if "<script>" in text:
+        return NeedsApproval("May this be sent?")
+
     return Rewritten(text.replace("4711", "****")) if "4711" in text else None
 
 
@@ -217,6 +240,9 @@ def guarded_reply(request: ModelRequest) -> ScriptLine:
     """What the guarded agent says: it transfers the amount that the input ends with."""
     goal = next(m.text for m in request.messages if m.role == "user" and m.origin == "user")
     results = [m for m in request.messages if isinstance(m, ToolMessage)]
+
+    if goal.startswith("attack"):
+        return HOSTILE
 
     if "transfer" in goal and not results:
         return call("transfer", to="Anna", amount=int(goal.split()[-1]))
@@ -253,7 +279,7 @@ desk = Agent(
     "desk",
     instructions="Work.",
     model=SlowModel(reply),
-    tools=[look, wait, copy, book, send, hostile, pay],
+    tools=[look, wait, copy, book, send, hostile, order, pay],
     # No reply has these signals: a run begins with another agent if it asks for it.
     routes=[Route(f"[{one.name.upper()}]", to=one) for one in (guarded, connected, waiting)],
 )

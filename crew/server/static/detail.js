@@ -2,7 +2,7 @@
 
 import * as api from './api.js';
 import { $, button, colour, copy, h, icon, prepare } from './dom.js';
-import { duration, int, many, oneLine, parseJson, usd, visible } from './format.js';
+import { duration, int, many, oneLine, parseJson, sum, usd, visible } from './format.js';
 import { paint } from './matrix.js';
 import { CACHED, FRESH, NAMES, NONE, SUMMARY, iconName, label, title } from './model.js';
 import { FIXED, S, go, message, on, request, thread } from './state.js';
@@ -113,12 +113,14 @@ function drawInstructions() {
   element.dataset.key = key;
   const life = t.Q.map(x => x.agent === q.agent ? t.fixedState(x) : NONE), canvas = h('canvas', { class: 'life', role: 'img', 'aria-label': 'The requests of this agent' });
   const parts = /** @type {[string, number][]} */ (known?.parts ?? []), tokens = parts.find(part => part[0] === 'instructions')?.[1], tools = parts.filter(part => part[0] !== 'instructions');
+  // The parts are estimates; together they are as large as the request says.
+  const scale = q.fixed / Math.max(1, sum(parts, part => part[1])), about = (/** @type {number} */ size) => `≈ ${int(Math.max(1, size * scale))}`;
   element.replaceChildren(
     h('div', { class: 'dh' }, icon('agent'), h('b', { class: 'cut' }, 'instructions and tools'), h('span', { class: 'dim cut grow' }, oneLine(q.agent)), button('btn flat', 'Close (Esc)', close, icon('x'))),
     h('div', { class: 'body' }, canvas,
-      h('dl', { class: 'kv' }, h('dt', null, 'Size'), h('dd', null, `${int(q.fixed)} tokens in each request`), h('dt', null, 'Text'), h('dd', null, known ? known.problem ?? ORIGINS[known.origin] ?? '' : 'loading…')),
-      known?.text ? block(key, 'instructions', known.text, tokens ? `about ${many(tokens, 'token')}` : '', true, true, SHOWN_INSTRUCTIONS) : known?.text === '' ? h('p', { class: 'dim' }, 'The agent has no instructions.') : '',
-      tools.length ? h('div', { class: 'code' }, h('header', null, h('span', { class: 'grow' }, many(tools.length, 'tool')), h('span', null, 'tokens')), h('dl', { class: 'toolsizes' }, tools.map(([name, size]) => [h('dt', { class: 'cut mono' }, oneLine(name.replace(/^tool /, ''))), h('dd', null, int(size))]))) : ''));
+      h('dl', { class: 'kv' }, h('dt', null, 'Size'), h('dd', null, `≈ ${int(q.fixed)} tokens in this request`), h('dt', null, 'Text'), h('dd', null, known ? known.problem ?? ORIGINS[known.origin] ?? '' : 'loading…')),
+      known?.text ? block(key, 'instructions', known.text, tokens ? `${about(tokens)} tokens` : '', true, true, SHOWN_INSTRUCTIONS) : known?.text === '' ? h('p', { class: 'dim' }, 'The agent has no instructions.') : '',
+      tools.length ? h('div', { class: 'code' }, h('header', null, h('span', { class: 'grow' }, many(tools.length, 'tool')), h('span', null, 'tokens')), h('dl', { class: 'toolsizes' }, tools.map(([name, size]) => [h('dt', { class: 'cut mono' }, oneLine(name.replace(/^tool /, ''))), h('dd', null, about(size))]))) : ''));
   requestAnimationFrame(() => drawLife(canvas, life));
 }
 

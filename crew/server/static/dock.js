@@ -2,6 +2,7 @@
 
 import * as api from './api.js';
 import { $, button, copy, h, icon, isPhone, toast } from './dom.js';
+import { field, refuse, values } from './fields.js';
 import { duration, oneLine, visible } from './format.js';
 import { resume } from './header.js';
 import { S, emit, go, hasCrew, on } from './state.js';
@@ -14,7 +15,7 @@ const ASKS = new Set(['input', 'question', 'consent']);
 let refresh = () => {}, busy = false;
 /** @type {Set<string>} the arguments of the shown call that were visible */
 let seen = new Set();
-let shown = '', drawn = '';
+let shown = '', drawn = '', problem = { pause: '', text: '' };
 /** @type {Map<string, string>} what was written and not sent, by pause and mode */
 const drafts = new Map();
 
@@ -23,11 +24,17 @@ export function start(reload) {
   refresh = reload;
   on('view', draw);
   on('runs', () => { if (S.view) drawAsk(); });
+  on('time', () => { const place = $('#dock .since'); if (place && S.view) place.textContent = since(S.view); });
   on('pause', key => {
     const at = pauses().findIndex(p => p.id === key);
     if (at >= 0) { S.pause = at; S.mode = ''; draw(); }
   });
 }
+
+/** What a pause is about. @param {any} pause */
+const subject = pause => oneLine(pause.name ?? pause.agent);
+/** @param {any} pause @param {string} text */
+const answered = (pause, text) => `Answered ${subject(pause)}: ${text.length > 60 ? oneLine(text.slice(0, 60)) + '…' : oneLine(text)}`;
 
 /** @returns {any[]} */
 const pauses = () => S.view?.run.status === 'paused' || S.view?.run.pauses.length ? S.view?.run.pauses ?? [] : [];
@@ -37,9 +44,9 @@ const whyNot = () => S.rights.read_only ? ['Read-only. Answer with ', h('code', 
 
 function draw() {
   const dock = $('#dock'), view = S.view;
-  const typing = dock.contains(document.activeElement) && /^(TEXTAREA|INPUT)$/.test(document.activeElement?.tagName ?? '');
+  const typing = dock.contains(document.activeElement) && /^(TEXTAREA|INPUT|SELECT)$/.test(document.activeElement?.tagName ?? '');
   const open = pauses(), pause = open[S.pause % Math.max(1, open.length)];
-  const editing = S.mode === 'edit' && drawn === 'edit' && !!dock.querySelector('.args input, .args textarea');
+  const editing = S.mode === 'edit' && drawn === 'edit' && !!dock.querySelector('[data-argument]');
   if ((typing || editing) && pause && pause.id === shown && drawn === S.mode) return; // new events do not disturb what a person writes
   drawAsk();
   if (view?.run.error && view.run.status !== 'running') return drawFailure(dock, view.run);
@@ -49,8 +56,9 @@ function draw() {
   }
   if (pause.id !== shown) { shown = pause.id; seen = new Set(); S.mode = ''; }
   dock.className = 'dock';
+  if (drawn !== S.mode) problem = { pause: '', text: '' };
   drawn = S.mode;
-  dock.replaceChildren(heading(open), ...body(pause), actionsOf(pause));
+  dock.replaceChildren(heading(open), ...body(pause), h('p', { class: 'problem', role: 'alert' }, problem.pause === pause.id ? visible(problem.text) : ''), actionsOf(pause));
   watchArguments(pause);
 }
 
@@ -65,7 +73,7 @@ function drawFailure(dock, run) {
 
 /** @param {any[]} open */
 function heading(open) {
-  const pause = open[S.pause % open.length], words = { approval: 'Waiting for approval', input: 'Waiting for an answer', question: 'Waiting for an answer', in_doubt: 'It may have happened', consent: 'Waiting for consent' };
+  const pause = open[S.pause % open.length], words = { approval: 'Waiting for approval', input: 'Waiting for an answer', question: 'Waiting for an answer', in_doubt: 'It may have happened', consent: pause.checked ? 'Waiting for approval' : 'Waiting for consent' };
   return h('h3', null, icon(pause.reason === 'in_doubt' ? 'doubt' : 'paused'), words[pause.reason], h('span', { class: 'grow' }),
     open.length > 1 ? [h('span', { class: 'dim' }, `${S.pause % open.length + 1} of ${open.length}`), button('btn flat', 'Next question', () => { S.pause++; S.mode = ''; draw(); }, icon('chev'))] : null,
     isPhone() ? button('btn flat', 'Close', () => { delete document.body.dataset.approve; draw(); }, icon('x')) : '');
@@ -75,14 +83,18 @@ function heading(open) {
 function body(pause) {
   const view = /** @type {import('./model.js').View} */ (S.view), number = view.threads.findIndex(t => t.path === pause.path), t = view.threads[Math.max(0, number)];
   const said = t?.M.slice().reverse().find(m => pause.call ? m.calls?.some(c => c.id === pause.call) : m.role === 'assistant');
-  const facts = [oneLine(pause.agent), pause.effect ? `effect: ${pause.effect}` : '', `${duration(Math.max(0, Date.now() / 1e3 - view.run.updated))} ago`].filter(Boolean).join(' · ');
+  const facts = [pause.name ? oneLine(pause.agent) : '', pause.effect ? `effect: ${pause.effect}` : '', ].filter(Boolean).map(x => x + ' · ');
   const show = () => go({ thread: number, n: t.Q.find(q => q.reply === said?.pos)?.n ?? S.n, pos: said?.pos ?? null }, { reveal: true });
-  return [h('div', { class: 'who' }, h('b', null, oneLine(pause.name ?? pause.agent)), h('span', { class: 'dim' }, facts)),
+  return [h('div', { class: 'who' }, h('b', null, oneLine(pause.name ?? pause.agent)), h('span', { class: 'dim' }, ...facts, h('span', { class: 'since' }, since(view)))),
     said?.text ? h('button', { class: 'said', type: 'button', title: 'Show the request', on: { click: show } }, oneLine(said.text)) : '',
     hasQuestion(pause) ? h('p', { class: 'question' }, visible(pause.text)) : '',
     pause.checked ? h('pre', { class: 'raw' }, visible(pause.checked)) : '',
-    pause.name ? argumentList(pause) : ''];
+    pause.name && (!ASKS.has(pause.reason) || Object.keys(pause.arguments ?? {}).length) ? argumentList(pause) : '',
+    pause.choices?.length && !mayAnswer() ? h('ul', { class: 'choices', 'aria-label': 'Choices' }, pause.choices.map((/** @type {string} */ choice) => h('li', null, oneLine(choice)))) : ''];
 }
+
+/** @param {import('./model.js').View} view */
+const since = view => view.sinceUpdate() < 1 ? 'just now' : `${duration(view.sinceUpdate())} ago`;
 
 /** The words of a call that waits for approval matter only if a guardrail wrote them. @param {any} pause */
 const hasQuestion = pause => ASKS.has(pause.reason) || pause.reason === 'in_doubt' || (pause.reason === 'approval' && pause.text !== `May ${pause.agent} call ${pause.name}?`);
@@ -92,20 +104,7 @@ function argumentList(pause) {
   if (!pause.arguments) return h('pre', { class: 'raw' }, visible(pause.raw ?? ''));
   const edit = S.mode === 'edit', entries = Object.entries(pause.arguments);
   if (!entries.length) return h('p', { class: 'dim after' }, 'It has no arguments.');
-  return h('dl', { class: 'args' }, entries.map(([name, value]) => [h('dt', null, oneLine(name)), h('dd', { 'data-name': name }, edit ? field(name, value) : visible(JSON.stringify(value)))]));
-}
-
-/** @param {string} name @param {any} value */
-function field(name, value) {
-  const text = JSON.stringify(value), check = (/** @type {any} */ e) => {
-    e.target.classList.toggle('changed', e.target.value !== text);
-    try { JSON.parse(e.target.value); e.target.setCustomValidity(''); } catch { e.target.setCustomValidity('This is not JSON: text needs double quotes.'); }
-  };
-  const input = text.length > 56 ? h('textarea', { rows: Math.min(8, Math.ceil(text.length / 40)) }) : h('input', {});
-  for (const [key, x] of Object.entries({ 'data-argument': name, 'aria-label': name, spellcheck: 'false' })) input.setAttribute(key, x);
-  input.value = text;
-  input.addEventListener('input', check);
-  return input;
+  return h('dl', { class: 'args' }, entries.map(([name, value], i) => [h('dt', null, oneLine(name)), h('dd', { 'data-name': name }, edit ? field(name, value, pause.types?.[name], i) : visible(JSON.stringify(value)))]));
 }
 
 /** A button that opens a form. @param {string} cls @param {string} label @param {() => void} action @param {string} word */
@@ -119,42 +118,40 @@ function opening(cls, label, action, word) {
 function actionsOf(pause) {
   if (!mayAnswer()) return h('div', { class: 'acts' }, h('span', { class: 'dim' }, whyNot()));
   const back = button('btn', 'Back', () => { S.mode = ''; draw(); }, 'Back');
-  if (pause.choices?.length) return h('div', { class: 'acts' }, pause.choices.map((/** @type {string} */ choice) => button('btn', choice, () => send(pause, choice, choice), oneLine(choice))));
-  if (pause.reason === 'input' || pause.reason === 'question') return writing(pause, 'Your answer', 'Send', text => text);
+  if (pause.choices?.length) return h('div', { class: 'acts' }, pause.choices.map((/** @type {string} */ choice) => button('btn', choice, () => send(pause, choice, answered(pause, choice)), oneLine(choice))));
+  if (pause.reason === 'input' || pause.reason === 'question') return writing(pause, 'Your answer', 'Send', text => text, text => answered(pause, text));
   if (pause.reason === 'in_doubt') {
-    if (S.mode === 'done') return writing(pause, 'The result that the call had', 'Use this result', text => ({ done: text }), back);
+    if (S.mode === 'done') return writing(pause, 'The result that the call had', 'Use this result', text => ({ done: text }), () => `Result of ${subject(pause)} given`, back);
     return h('div', { class: 'acts' },
       opening('btn prime', 'It happened: enter its result (a)', () => { S.mode = 'done'; draw(); $('.dock textarea')?.focus(); }, 'It happened…'),
-      button('btn', 'Run the call again (e)', () => send(pause, 'run again', 'Runs again'), 'Run again'),
-      button('btn bad', 'Skip the call (x)', () => send(pause, 'skip', 'Skipped'), 'Skip'));
+      button('btn', 'Run the call again (e)', () => send(pause, 'run again', `Running ${subject(pause)} again`), 'Run again'),
+      button('btn bad', 'Skip the call (x)', () => send(pause, 'skip', `Skipped ${subject(pause)}`), 'Skip'));
   }
-  if (S.mode === 'refuse') return writing(pause, 'Why not? The model reads this.', 'Refuse', text => !text.trim() ? false : pause.reason === 'approval' ? { refuse: { reason: text } } : text, back);
+  if (S.mode === 'refuse') return writing(pause, 'Why not? The model reads this.', 'Refuse', text => !text.trim() ? false : pause.reason === 'approval' ? { refuse: { reason: text } } : text, () => `Refused ${subject(pause)}`, back);
   if (S.mode === 'edit') return h('div', { class: 'acts' }, button('btn prime', 'Approve with these arguments', () => approveEdited(pause), 'Approve with changes'), back);
   const all = pause.reason === 'approval' ? Object.keys(pause.arguments ?? {}) : [], missing = all.filter(name => !seen.has(name)).length;
-  const approve = button('btn prime', missing ? 'Scroll down: some arguments were not visible yet' : 'Approve (a)', () => send(pause, true, 'Approved'), 'Approve');
+  const approve = button('btn prime', missing ? 'Scroll down: some arguments were not visible yet' : 'Approve (a)', () => send(pause, true, `Approved ${subject(pause)}`), 'Approve');
   approve.disabled = missing > 0 || busy;
   approve.id = 'approve';
   return h('div', { class: 'acts' }, approve,
-    all.length ? opening('btn', 'Edit arguments (e)', () => { S.mode = 'edit'; draw(); $('.args input, .args textarea')?.focus(); }, 'Edit') : '',
+    all.length ? opening('btn', 'Edit arguments (e)', () => { S.mode = 'edit'; draw(); $('[data-argument]')?.focus(); }, 'Edit') : '',
     opening('btn bad', 'Refuse with a reason (x)', () => { S.mode = 'refuse'; draw(); $('.dock textarea')?.focus(); }, 'Refuse…'),
     missing ? h('span', { class: 'dim' }, `${missing} more below`) : '');
 }
 
-/** @param {any} pause @param {string} hint @param {string} word @param {(text: string) => any} value @param {HTMLElement} [back] */
-function writing(pause, hint, word, value, back) {
+/** @param {any} pause @param {string} hint @param {string} word @param {(text: string) => any} value @param {(text: string) => string} done @param {HTMLElement} [back] */
+function writing(pause, hint, word, value, done, back) {
   const area = h('textarea', { placeholder: hint, 'aria-label': hint }), draft = `${pause.id} ${S.mode}`;
   area.value = drafts.get(draft) ?? '';
   area.addEventListener('input', () => drafts.set(draft, area.value));
-  area.addEventListener('keydown', (/** @type {KeyboardEvent} */ e) => { if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) send(pause, value(area.value), word); });
-  return h('div', { class: 'acts write' }, area, button('btn prime', word, () => send(pause, value(area.value), word), word), back ?? '');
+  area.addEventListener('keydown', (/** @type {KeyboardEvent} */ e) => { if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) send(pause, value(area.value), done(area.value)); });
+  return h('div', { class: 'acts write' }, area, button('btn prime', word, () => send(pause, value(area.value), done(area.value)), word), back ?? '');
 }
 
 /** @param {any} pause */
 function approveEdited(pause) {
-  const fields = [...document.querySelectorAll('[data-argument]')].map(x => /** @type {any} */ (x)), wrong = fields.find(x => !x.checkValidity());
-  if (wrong) return wrong.reportValidity();
-  const values = Object.fromEntries(fields.map(x => [x.dataset.argument, JSON.parse(x.value)]));
-  send(pause, { approve: { arguments: values } }, 'Approved with changes');
+  const found = values($('#dock'));
+  if (found) send(pause, { approve: { arguments: found } }, `Approved ${subject(pause)} with changes`);
 }
 
 /** Answer a pause. A run that is being resumed for another answer is asked again. @param {any} pause @param {any} value @param {string} done */
@@ -162,6 +159,7 @@ async function send(pause, value, done) {
   const id = S.view?.run.id;
   if (busy || !id) return;
   busy = true;
+  problem = { pause: '', text: '' };
   for (const b of document.querySelectorAll('.dock button')) /** @type {any} */ (b).disabled = true;
   try {
     for (let attempt = 0; ; attempt++) {
@@ -176,15 +174,22 @@ async function send(pause, value, done) {
     S.mode = '';
     S.pause = 0;
     drafts.clear();
-    toast(`${done}: ${pause.name ?? pause.agent}`);
-    $('#live').textContent = `${done} ${pause.name ?? ''}`;
+    toast(done);
+    /** @type {any} */ (document.activeElement)?.blur?.();
   } catch (error) {
-    toast(error instanceof Error ? error.message : String(error), 6000);
+    const text = error instanceof Error ? error.message : String(error);
+    if (error instanceof api.ApiError && error.status === 422) drawProblem(text); else toast(text, 6000);
   }
   busy = false;
-  /** @type {any} */ (document.activeElement)?.blur?.();
+  for (const b of document.querySelectorAll('.dock button')) /** @type {any} */ (b).disabled = false;
   draw();
   refresh();
+}
+
+/** An answer that the server refused: below the arguments that it names, else above the actions. @param {string} text */
+function drawProblem(text) {
+  problem = { pause: shown, text: refuse($('#dock'), text.replace(/^The answer to '[^']*': /, '')) };
+  $('#dock > .problem')?.replaceChildren(visible(problem.text));
 }
 
 /** Approving is possible once every argument was visible. @param {any} pause */

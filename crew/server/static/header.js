@@ -71,7 +71,7 @@ function costs(t) {
 function drawDuration() {
   const view = S.view, element = $('#duration');
   if (!view || !element) return;
-  const run = view.run, waits = run.status === 'paused' ? Math.max(0, Date.now() / 1e3 - run.updated) : 0, waited = run.waited + waits;
+  const run = view.run, waits = run.status === 'paused' ? view.sinceUpdate() : 0, waited = run.waited + waits;
   element.replaceChildren(duration(run.status === 'running' ? view.now : run.seconds), waited > 1 ? h('small', null, ` + ${duration(waited)} waiting`) : '');
 }
 

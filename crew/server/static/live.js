@@ -118,6 +118,7 @@ export async function openConversation(id, how = {}) {
 /** @param {any} how */
 async function openView(how) {
   stop();
+  ticking ||= window.setInterval(tick, 1000);
   if (!S.view) showLoading();
   emit('runs');
   const run = S.runId, conversation = S.conversation;
@@ -149,7 +150,7 @@ async function readView() {
 
 /** What is new of a run, added to what the page has. @param {string} id */
 async function readData(id) {
-  const before = known.get(id), data = merge(before ?? null, await api.readRun(id, before?.cursor));
+  const before = known.get(id), part = await api.readRun(id, before?.cursor), data = merge(before ?? null, { ...part, arrived: performance.now() });
   known.delete(id);
   known.set(id, data);
   if (known.size > 40) known.delete(known.keys().next().value ?? '');
@@ -196,7 +197,6 @@ async function follow() {
   stop();
   const own = stream = new AbortController();
   streamed = run.id;
-  ticking = window.setInterval(tick, 1000);
   try {
     for await (const { kind, data } of api.events(run.id, known.get(run.id)?.cursor ?? null, own.signal)) {
       if (kind === 'text_delta') write(JSON.parse(data)); else if (kind === 'tool_progress') progress(JSON.parse(data)); else scheduleRefresh();
@@ -210,17 +210,16 @@ async function follow() {
   setTimeout(scheduleRefresh, 500); // the stream ended: the run stopped, or the server did
 }
 
-/** The time of a run under way goes on between its events. */
+/** The time of a run under way, or of one that waits, goes on between its events. */
 function tick() {
   const view = S.view;
-  if (!view || view.run.status !== 'running' || document.hidden || failures) return;
+  if (!view || !(view.run.status === 'running' || view.run.pauses.length) || document.hidden || failures) return;
   view.tick();
   emit('rows');
   emit('time');
 }
 
 export function stop() {
-  clearInterval(ticking);
   stream?.abort();
   stream = null;
   streamed = '';

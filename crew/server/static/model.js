@@ -19,7 +19,8 @@
  *   covers?: number, outcome?: string, cost?: number, answer?: string, on?: string, wrote?: string }} Span
  * @typedef {{ path: string, name: string, group: string, parent: number, inherited: number, offset: number,
  *   messages: any[], requests: any[], runId?: string }} RawThread
- * @typedef {{ cursor: string | null, run: any, prices: Record<string, number[]>, clock: number, threads: RawThread[], spans: Span[] }} RunData
+ * `arrived` is when the page got the data, by `performance.now`.
+ * @typedef {{ cursor: string | null, run: any, prices: Record<string, number[]>, clock: number, arrived: number, threads: RawThread[], spans: Span[] }} RunData
  */
 
 import { sum } from './format.js';
@@ -42,7 +43,7 @@ export function merge(data, part) {
     Object.assign(known, { inherited: thread.inherited, offset: thread.offset });
   });
   put(data.spans, part.spans);
-  return { ...data, cursor: part.cursor, run: part.run, prices: part.prices, clock: part.clock };
+  return { ...data, cursor: part.cursor, run: part.run, prices: part.prices, clock: part.clock, arrived: part.arrived };
 }
 
 /** The turns of a conversation as one run: one transcript, all requests. @param {RunData[]} turns @param {string} id @returns {RunData} */
@@ -73,7 +74,7 @@ export function combine(turns, id) {
   });
   const run = { ...last.run, id: last.run.id, conversationId: id, turns: turns.length, seconds: start, goal: turns[0].run.goal, created: turns[0].run.created,
     waited: 0, totals: { ...totals, messages: last.run.totals.messages, known_cost: totals.cost } };
-  return { cursor: null, run, prices: Object.assign({}, ...turns.map(turn => turn.prices)), clock: last.clock, threads, spans };
+  return { cursor: null, run, prices: Object.assign({}, ...turns.map(turn => turn.prices)), clock: last.clock, arrived: last.arrived, threads, spans };
 }
 
 export class Thread {
@@ -151,7 +152,9 @@ export class Thread {
 
   /** @param {Request} q @param {Record<string, number[]>} prices */
   price(q, prices) {
-    const price = prices[q.model];
+    const price = prices[q.model], rest = q.in - sum(q.sent, ([pos, , tok]) => { const m = this.at(pos); return m ? this.tokens(q, m) : tok; });
+    // Before the first bill, this is a rough estimate; the bill has the sum. What the messages do not take is its share.
+    if (q.billed && rest > 0) q.fixed = rest;
     // Where no bill reports cached tokens, the charts show the part of the prompt that did not change.
     const kept = q.same && q.rule !== 'first request' ? q.fixed + sum(q.sent.slice(0, q.same), ([, form, tok]) => form === 1 ? OMITTED_TOKENS : tok) : 0;
     q.front = !q.billed ? 0 : this.reports ? q.cached : Math.min(q.in, kept);
@@ -295,8 +298,6 @@ export class View {
     /** @type {Thread[]} */
     this.threads = [];
     for (const raw of data.threads) this.threads.push(new Thread(raw, raw.parent < 0 ? null : this.threads[raw.parent], data));
-    /** When the data arrived, by the clock of this page: that of the server may differ. */
-    this.arrived = performance.now();
     this.now = 0.001;
     this.tick();
     /** @type {Span[]} */
@@ -310,8 +311,14 @@ export class View {
 
   /** The seconds that the run has been at work: those of a run under way go on after its last event. */
   tick() {
-    const { run, clock } = this.data, since = run.status === 'running' ? Math.max(0, clock - run.updated) + (performance.now() - this.arrived) / 1e3 : 0;
-    this.now = Math.max(run.seconds + since, 0.001);
+    const { run } = this.data;
+    this.now = Math.max(run.seconds + (run.status === 'running' ? this.sinceUpdate() : 0), 0.001);
+  }
+
+  /** The seconds since the last event, by the clock of the server: that of this page may differ. */
+  sinceUpdate() {
+    const { run, clock, arrived } = this.data;
+    return Math.max(0, clock - run.updated) + (performance.now() - arrived) / 1e3;
   }
 
   /** Costs so far: those of the main transcript include the branches and summaries up to then. */

@@ -1,11 +1,13 @@
 /** The rail: runs and conversations, filtered by words. */
 
 import { $, h, icon, segment, statusIcon } from './dom.js';
-import { duration, many, moment, oneLine, short, sum, usd } from './format.js';
+import { duration, many, moment, oneLine, short, sum, usd, visible } from './format.js';
 import { Rows } from './rows.js';
 import { S, emit, on } from './state.js';
 
 const ORDER = { paused: 0, running: 1 };
+/** What a run waits for, by the reason of its pause. */
+const WANTED = { approval: 'approval', consent: 'approval', question: 'question', input: 'question', in_doubt: 'decision' };
 let openRun = (/** @type {string} */ _id) => {}, openConversation = (/** @type {string} */ _id) => {}, loadMore = () => {};
 
 /** @param {{ openRun: (id: string) => void, openConversation: (id: string) => void, loadMore: () => void }} actions */
@@ -54,18 +56,26 @@ const shortId = id => id.length <= 12 ? oneLine(id) : /^[0-9a-f-]{24,}$/i.test(i
 
 /** @param {any} run */
 function runRow(run) {
-  const waits = run.status === 'paused' && run.pauses;
   return [statusIcon(run.status), h('div', { class: 'two' },
     h('div', null, h('b', { class: 'cut' }, oneLine(run.crew)), h('span', { class: 'mono dim cut id', title: oneLine(run.run_id) }, shortId(run.run_id)), h('span', { class: 'grow' }), h('span', null, run.cost ? usd(run.cost) : '')),
-    h('div', null, h('span', { class: 'cut' }, `${moment(run.created)} · ${duration(Math.max(0, run.updated - run.created))}`), h('span', { class: 'grow' }),
-      waits ? h('span', { class: 'badge' }, many(run.pauses, 'question')) : h('span', null, `${short(run.tokens)} tok`)))];
+    goalLine(run), h('div', null, h('span', { class: 'cut' }, [moment(run.created), run.seconds == null ? '' : duration(run.seconds).replace(/^(\d+ [mhd]) .*/, '$1')].filter(Boolean).join(' · ')), h('span', { class: 'grow' }),
+      run.status === 'paused' && run.pauses.length ? h('span', { class: 'badge' }, waits(run.pauses)) : h('span', null, `${short(run.tokens)} tok`)))];
+}
+
+/** The start of the input. @param {any} run */
+const goalLine = run => run.goal ? h('div', { class: 'goal', title: visible(run.goal) }, h('span', { class: 'cut' }, oneLine(run.goal))) : '';
+
+/** @param {string[]} reasons */
+function waits(reasons) {
+  const words = new Set(reasons.map(reason => WANTED[reason] ?? 'question'));
+  return words.size === 1 ? many(reasons.length, [...words][0]) : `${reasons.length} to answer`;
 }
 
 /** @param {any} c */
 function conversationRow(c) {
   const newest = c.runs[0];
   return [statusIcon(newest.status), h('div', { class: 'two' },
-    h('div', null, h('b', { class: 'cut' }, oneLine(c.id)), h('span', { class: 'grow' }), c.cost ? usd(c.cost) : ''),
+    h('div', null, h('b', { class: 'cut' }, oneLine(c.id)), h('span', { class: 'grow' }), c.cost ? usd(c.cost) : ''), goalLine(newest),
     h('div', null, h('span', { class: 'cut' }, `${many(c.runs.length, 'turn')} · ${oneLine(newest.crew)} · ${moment(newest.updated)}`)))];
 }
 
@@ -73,7 +83,7 @@ function draw() {
   drawKinds();
   const words = S.find.toLowerCase().split(/\s+/).filter(Boolean);
   const hit = (/** @type {any} */ run) => {
-    const text = [run.crew, run.run_id, run.status, run.agent, run.conversation_id, moment(run.created), JSON.stringify(run.metadata)].join(' ').toLowerCase();
+    const text = [run.crew, run.run_id, run.status, run.agent, run.goal, run.conversation_id, moment(run.created), JSON.stringify(run.metadata)].join(' ').toLowerCase();
     return words.every(word => text.includes(word));
   };
   const found = S.runs.filter(hit);

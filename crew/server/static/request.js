@@ -40,7 +40,7 @@ const rows = new Rows($('#msgs'), signature, (node, item) => {
   } else if (item.kind === 'fixed') {
     node.className = 'row msg';
     node.title = 'Show the instructions, and the tokens of each tool';
-    node.replaceChildren(swatch(t.fixedState(q)), h('span', { class: 'no' }), icon('agent'), h('span', { class: 'cut grow' }, h('b', null, 'instructions and tools '), h('span', { class: 'pre' }, oneLine(q.agent))), h('span', { class: 'tk' }, int(q.fixed)));
+    node.replaceChildren(swatch(t.fixedState(q)), h('span', { class: 'no' }), icon('agent'), h('span', { class: 'cut grow' }, h('b', null, 'instructions and tools '), h('span', { class: 'pre' }, oneLine(q.agent))), h('span', { class: 'tk' }, '≈ ' + int(q.fixed)));
   } else if (item.m) drawMessage(node, item, item.m);
 });
 

@@ -10,6 +10,8 @@ import { S, closedSpans, emit, go, on, thread } from './state.js';
 const POINTS = new Set(['prune', 'mask', 'cut', 'warn', 'held', 'handoff']);
 /** What a pause asks for, by its reason. */
 const WANTED = { approval: 'approve', question: 'answer', input: 'answer', consent: 'consent', in_doubt: 'in doubt' };
+/** The colour of an answer. */
+const OUTCOMES = { approved: 'good', refused: 'bad', skipped: 'bad' };
 /** @param {Span} s */
 const progressOf = s => s.k === 'tool' && s.e == null ? S.progress.get(`${threadOf(s)?.path} ${s.key}`) : undefined;
 let domain = [0, 1];
@@ -74,7 +76,7 @@ function words(s) {
     case 'cut': return [icon('cut'), cut(`cut ${s.d}`)];
     case 'compact': return [icon(s.bad ? 'failed' : 'summary'), cut(s.bad ? `no summary: ${oneLine(s.d)}` : `summary of ${many(s.covers ?? 0, 'message')}`)];
     case 'retry': return [icon('retry'), cut(oneLine(s.name))];
-    case 'held': return [icon(s.why === 'in_doubt' ? 'doubt' : s.why === 'approval' ? 'paused' : 'ask'), h('b', { class: 'cut' }, oneLine(s.name)), s.e == null ? h('span', { class: 'badge' }, WANTED[s.why ?? ''] ?? 'approve') : fine(s.answer ?? ''), s.d ? fine(oneLine(s.d)) : ''];
+    case 'held': return [icon(s.why === 'in_doubt' ? 'doubt' : s.why === 'approval' ? 'paused' : 'ask'), h('b', { class: 'cut' }, oneLine(s.name)), s.e == null ? h('span', { class: 'badge' }, WANTED[s.why ?? ''] ?? 'approve') : s.answer ? h('span', { class: `badge plain ${OUTCOMES[s.answer] ?? ''}` }, s.answer) : '', s.d ? fine(oneLine(s.d)) : ''];
     case 'guard': return [icon(s.bad ? 'failed' : 'guard'), h('b', { class: 'cut' }, oneLine(s.name)), h('span', { class: 'badge plain' }, s.outcome === 'held' ? 'asks' : s.outcome), fine([s.on, s.d || s.wrote].filter(Boolean).map(oneLine).join(': '))];
     default: return [icon('failed'), cut(oneLine(s.name))];
   }
@@ -96,13 +98,13 @@ function chatWords(s, fine, cut) {
   if (reply) return [fine(reply.calls?.length ? 'calls ' + reply.calls.map(c => c.name).join(', ') : 'an empty reply')];
   if (q?.failed) return [fine(oneLine(q.failed))];
   if (S.writing && S.writing.path === t?.path) return [cut(oneLine(S.writing.text.slice(-160)))];
-  return [fine('asking…')];
+  return [fine(q && !q.open ? 'reply not accepted' : 'asking…')];
 }
 
 /** Everything that a row shows. @param {{ key: number, s: Span, d: number }} item */
 function signature({ s, d }) {
   const view = S.view, shut = closedSpans().has(s.i), live = s.e == null;
-  return [S.runId, S.conversation, s.i, d, s.e, s.name, s.d, s.answer, s.m, progressOf(s)?.text, progressOf(s)?.part, shut, isSelected(s), view?.kids[s.i].length, live && view?.now, live && S.writing?.text.length, ...domain].join();
+  return [S.runId, S.conversation, s.i, d, s.e, s.name, s.d, s.answer, s.m, progressOf(s)?.text, progressOf(s)?.part, shut, isSelected(s), view?.kids[s.i].length, live && view?.now, live && s.k === 'held' && Math.floor(view?.sinceUpdate() ?? 0), live && S.writing?.text.length, ...domain].join();
 }
 
 /** @type {Rows<{ key: number, s: Span, d: number }>} */
@@ -113,7 +115,7 @@ function drawRow(node, { s, d }) {
   const view = S.view;
   if (!view) return;
   const shut = closedSpans().has(s.i), kids = view.kids[s.i].length, q = s.k === 'chat' ? requestOf(s) : undefined;
-  node.className = `row span k-${s.k}${s.bad ? ' is-bad' : ''}`;
+  node.className = `row span k-${s.k}${s.bad ? ' is-bad' : ''}${s.k === 'held' && s.e != null ? ' is-over' : ''}`;
   node.id = 'span-' + s.i;
   node.setAttribute('role', 'treeitem');
   node.setAttribute('aria-level', d + 1);
@@ -140,7 +142,7 @@ function laneTime(s, lane) {
   const view = S.view, [from, to] = domain, x = (/** @type {number} */ t) => (t - from) / (to - from) * 100;
   if (!view) return;
   const end = view.end(s), long = end - s.s;
-  if (s.k === 'held' && s.e == null) lane.append(h('em', { class: 'waits', css: { right: 0 } }, duration(Math.max(0, Date.now() / 1e3 - view.run.updated))));
+  if (s.k === 'held' && s.e == null) lane.append(h('em', { class: 'waits', css: { right: 0 } }, duration(view.sinceUpdate())));
   if (POINTS.has(s.k) || end < from || s.s > to) return;
   if (x(end) < 62) lane.append(h('em', { css: { left: Math.max(0, x(end)) + '%' } }, duration(long)));
   else if (x(s.s) > 22) lane.append(h('em', { css: { right: Math.min(100, 100 - Math.max(0, x(s.s))) + '%' } }, duration(long)));
