@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from crew.secrets.registry import PROCESS_SECRETS, SecretRegistry
 from tests.support.providers import CheckedModels
 from tests.support.stores import CheckedStore
 
@@ -52,26 +53,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 ROOT = Path(__file__).parent.parent
 _FOLDERS = (Path(tempfile.gettempdir()), ROOT / "examples", ROOT / "tests" / "support")
 USER_FOLDERS = tuple(f"{folder.resolve()}{os.sep}" for folder in _FOLDERS)
+OUR_FOLDERS = tuple(f"{(ROOT / name).resolve()}{os.sep}" for name in ("crew", ".venv"))
+"""Modules that stay, also if the checkout is in the folder for temporary files."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, object, object]:
-    """Forget the files of users that a command of this test loaded, and their folders on `sys.path`.
+    """Forget the files of users that a command of this test loaded, their folders on `sys.path`, and secrets.
 
-    Otherwise the next file with the same name would import this one's neighbours.
+    Otherwise the next file with the same name would import this one's neighbours, and the end of a streamed text that
+    could begin a secret of another test would be held back.
     """
-    path, names = [*sys.path], {*sys.modules}
+    path, names, secrets = [*sys.path], {*sys.modules}, {*PROCESS_SECRETS._values}
 
     try:
         return (yield)
     finally:
+        if PROCESS_SECRETS._values != secrets:
+            PROCESS_SECRETS._values = secrets
+            SecretRegistry._revision += 1
+
         if sys.path != path:
             sys.path[:] = path
 
             for name in {*sys.modules} - names:
                 file = getattr(sys.modules[name], "__file__", None) or ""
 
-                if file.startswith(USER_FOLDERS) and not name.startswith("tests."):
+                is_ours = name.startswith("tests.") or file.startswith(OUR_FOLDERS)
+
+                if file.startswith(USER_FOLDERS) and not is_ours:
                     del sys.modules[name]
 
 
