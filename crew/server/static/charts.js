@@ -95,7 +95,7 @@ function drawAgents() {
   });
   let right = 0;
   $('#agents').replaceChildren(...spans.slice(0, 150).flatMap(s => {
-    const name = oneLine(s.name), wide = name.length * 6 + 4, middle = G.left + (s.from + s.to) / 2 * G.bw, left = Math.max(4, Math.min(width - wide - 4, middle - wide / 2)), fits = left >= right;
+    const name = oneLine(s.name), wide = name.length * 7 + 4, middle = G.left + (s.from + s.to) / 2 * G.bw, left = Math.max(4, Math.min(width - wide - 4, middle - wide / 2)), fits = left >= right;
     if (fits) right = left + wide + 4;
     return [h('i', { css: { left: G.left + s.from * G.bw + 'px', width: Math.max(2, (s.to - s.from) * G.bw - 2) + 'px' } }), fits ? h('span', { css: { left: left + 'px' } }, name) : ''];
   }).filter(Boolean));
