@@ -99,7 +99,8 @@ class ActiveRuns:
         if run.state.driver != self.driver and not may_change:
             raise _driven_elsewhere(run.state.run_id, run.state.driver, self.driver)
 
-        run.state = replace(run.state, driver=self.driver)
+        if run.state.driver != self.driver:
+            run.state = replace(run.state, driver=self.driver)
 
     async def _run_claimed(self, run: ActiveRun, first: InputEvent, *, take_over: bool) -> RunResult:
         run_id = run.state.run_id
@@ -162,7 +163,8 @@ class ActiveRuns:
             task.cancel()
 
     def _result(self, run: ActiveRun) -> RunResult:
-        return replace(build_result(run.plan, run.state), orphans=tuple(run.orphans))
+        result = build_result(run.plan, run.state)
+        return replace(result, orphans=tuple(run.orphans)) if run.orphans else result
 
     async def _drive_until_time_limit(self, run: ActiveRun) -> None:
         limit = run.state.limits.seconds

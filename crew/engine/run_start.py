@@ -183,7 +183,7 @@ class RunStarter:
             state = continue_messages(self.plan, state, checked.history)
 
         plan, meter = apply_overrides(self.plan, self.meter, checked.overrides)
-        starter = replace(self, plan=plan, meter=meter)
+        starter = self if plan is self.plan else replace(self, plan=plan, meter=meter)
         return state, starter._first_event(state, checked.messages, warnings)
 
     def _first_agent(self, checked: CheckedRun, before: RunState | None) -> tuple[str, tuple[str, ...]]:

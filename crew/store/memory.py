@@ -140,6 +140,12 @@ class MemoryStore:
 
     def _drop_finished(self, now: float) -> None:
         """Drop the oldest of the finished runs that nothing holds."""
+        while not self._held and self._has_surplus(self._finished, self._max_finished, now):
+            self._drop(self._finished.popitem(last=False)[0])
+
+        if not self._held:
+            return
+
         # A copy of a copy: runs of other threads may finish in the meantime.
         free = OrderedDict((run_id, run) for run_id, run in [*self._finished.items()] if run_id not in self._held)
 
