@@ -171,7 +171,7 @@ class PostgresServer:
                 pool = self._pool or await self._open()
 
                 async with pool.acquire() as connection:
-                    return await work(connection)
+                    return await _perform(work, connection)
             except Exception as error:  # the store boundary: drivers raise many types
                 if self._is_closed or not _is_lost(error) or loop.time() + wait > deadline:
                     raise self._store_error(error, is_connected=connection is not None) from error
@@ -333,6 +333,19 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_forever()
     finally:
         loop.close()
+
+
+async def _perform(work: Callable[[Connection], Awaitable[Value]], connection: Connection) -> Value:
+    """Run work on a connection, which is ended if the work is cancelled or times out.
+
+    Its session may be between two messages of a statement: it would go back to the pool with an open transaction, whose
+    locks a migration waits for.
+    """
+    try:
+        return await work(connection)
+    except (asyncio.CancelledError, TimeoutError):
+        connection.terminate()
+        raise
 
 
 async def _keep_session(connection: Connection) -> None:

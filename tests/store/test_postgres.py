@@ -593,6 +593,35 @@ async def test_unreachable_server_is_an_error_without_the_password() -> None:
     await asyncio.to_thread(store.close)
 
 
+async def test_cancelled_call_holds_no_lock(open_store: Open) -> None:
+    """A new statement is prepared first, in a message of its own: after it, its transaction is open."""
+    store, other = open_store(), open_store()
+    await store.runs()  # not a commit: its notification would use the connection again
+    server = store._server
+
+    async def cancel_after_prepare() -> None:
+        prepared = asyncio.Event()
+
+        async def prepare(connection: Any) -> None:
+            await connection.prepare(server.sql("SELECT run_id FROM {schema}.leases"))
+            prepared.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.get_running_loop().create_task(server.call(prepare))
+        await prepared.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    await server.run(cancel_after_prepare())
+    open_transactions = "SELECT query FROM pg_stat_activity WHERE xact_start IS NOT NULL AND query LIKE '%.leases'"
+
+    async with asyncio.timeout(20):  # the server notices a moment later that the connection has ended
+        while await other._server.run(other._server.fetch(open_transactions)):
+            await asyncio.sleep(0.05)
+
+    assert not (await store.runs()).runs
+
+
 async def test_slow_statement_is_not_reported_as_a_lost_server(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

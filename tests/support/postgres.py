@@ -39,7 +39,9 @@ class Postgres:
         )
 
     def execute(self, statement: str) -> None:
-        _run(_as_postgres(self._programs / "psql", "-q", "-d", self.url(), "-c", statement))
+        # A lock that a test left behind is an error, not a wait without end.
+        settings = "SET lock_timeout = '60s'"
+        _run(_as_postgres(self._programs / "psql", "-q", "-d", self.url(), "-c", settings, "-c", statement))
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it: `fast` ends all sessions, `immediate` is a crash."""
